@@ -97,6 +97,8 @@ pub const TOOLS: &[Tool] = &[
         command: "sim",
         about: "Simulate a large cluster without a kernel; a seed replays",
         package: "knit-sim",
+        profile: "benchmark",
+        notice: Some("builds the simulator, optimised (about three minutes the first time)"),
         ..TOOL
     },
     Tool {

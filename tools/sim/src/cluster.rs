@@ -1,30 +1,40 @@
 //! The simulated cluster: dispatches scheduled events one at a time to the engines.
 
-mod blocks;
+mod annotations;
 mod convergence;
 mod executor;
+mod extensions;
 mod faults;
 mod kubelet;
+mod network;
+mod nodes;
+mod objects;
+mod requests;
 mod status;
+mod watches;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
-use knit_engine::blocks::{Block, BlockEvent, BlockRequest};
-use knit_engine::objects::ObjectEvent;
-use knit_engine::{Effect, Event, Record, StoredObject, Unit, step};
+use knit_engine::extension::InvocationResult;
+use knit_engine::{Effect, Event, Record, Unit, step};
 use knit_model::SandboxId;
 
 use self::executor::KernelEffect;
+pub(crate) use self::extensions::NodeExtensions;
 use self::kubelet::Pod;
 pub(crate) use self::kubelet::PodPhase;
-use crate::api_server::{ApiServer, PlantedFault};
+use self::objects::Objects;
+use self::requests::ApiRequest;
+use self::watches::is_pool_block;
+use crate::api_server::{ApiServer, PlantedFault, Snapshot};
 use crate::controller::Controller;
 use crate::node::Node;
 use crate::queue::{MILLIS, MINUTE, Queue, SECOND, SimTime};
 use crate::rng::SeededRng;
-use crate::scenario::{Tenant, cluster_network, stored};
+use crate::scenario::{Tenant, has_full_view, stored};
 use crate::stats::SimStats;
 use crate::trace::{Trace, TraceSubject};
 use crate::{InvariantViolation, SimOptions};
@@ -33,10 +43,6 @@ use crate::{InvariantViolation, SimOptions};
 const RAMP_UP: SimTime = 3 * MINUTE;
 /// Interval of an agent's resync.
 const RESYNC_INTERVAL: SimTime = MINUTE;
-/// One of this many nodes has its journal replayed; in a small cluster, all.
-const SHADOW_INTERVAL: usize = 8;
-/// Maximum number of nodes of a small cluster.
-const SMALL_CLUSTER: usize = 200;
 /// Number of trace lines in a report.
 const MAX_TRACE_LINES: usize = 60;
 
@@ -44,10 +50,10 @@ const MAX_TRACE_LINES: usize = 60;
 pub(crate) enum ScheduledEvent {
     /// A kernel effect completes.
     Effect(usize, u32, Box<KernelEffect>),
-    /// The block watch delivers events.
+    /// The watch delivers events.
     WatchDelivery(usize, u32),
-    /// A list of blocks arrives, as of this version.
-    ListResponse(usize, u32, Arc<Vec<Arc<Block>>>, usize),
+    /// A list arrives.
+    ListResponse(usize, u32, Arc<Snapshot>),
     /// The agent syncs pods and sandboxes.
     SyncPods(usize, u32),
     /// The agent writes changed status.
@@ -56,14 +62,22 @@ pub(crate) enum ScheduledEvent {
     ReviewBlocks(usize, u32),
     /// The agent compares everything with the kernel.
     Resync(usize, u32),
-    /// A block request arrives at the API server; the last field is the attempt.
-    RequestArrival(usize, u32, Box<BlockRequest>, u64),
+    /// The agent computes the cluster network again.
+    ReconcileNetwork(usize, u32),
+    /// A request arrives at the API server; the last field is the attempt.
+    RequestArrival(usize, u32, Box<ApiRequest>, u64),
     /// The response arrives at the agent.
-    Response(usize, u32, Box<BlockEvent>, u64),
+    Response(usize, u32, Option<Box<Event>>, u64),
     /// The request times out.
-    RequestTimeout(usize, u32, Box<BlockRequest>, u64),
+    RequestTimeout(usize, u32, Box<ApiRequest>, u64),
     /// The request is retried.
-    RetryRequest(usize, u32, Box<BlockRequest>),
+    RetryRequest(usize, u32, Box<ApiRequest>),
+    /// The reply of an extension arrives.
+    ExtensionReply(usize, u32, Box<(String, InvocationResult)>),
+    /// A notification of an extension may be due.
+    NotificationTimer(usize, u32),
+    /// The extensions of a node register.
+    RegisterExtensions(usize),
     /// The kubelet starts a pod, calls ADD or DEL for it, or stops it.
     StartPod(u32),
     CniAdd(u32, u64),
@@ -73,8 +87,16 @@ pub(crate) enum ScheduledEvent {
     RestartAgent(usize),
     /// The API server is reachable again.
     HealPartition(usize),
+    /// A node joins, or some node leaves.
+    JoinNode(usize),
+    RemoveNode,
     /// A pod is replaced.
     ReplacePod,
+    /// The annotation of a pod changes.
+    ChangeAnnotation,
+    /// A definition changes, or is created again.
+    ChangeDefinition,
+    RestoreDefinition(usize),
     /// A fault is injected.
     InjectFault,
     /// The controller reconciles.
@@ -107,6 +129,11 @@ pub(crate) struct Cluster {
     pub(crate) api: ApiServer,
     pub(crate) nodes: Vec<Node>,
     pub(crate) tenants: Vec<Tenant>,
+    /// The nodes of each pool.
+    pub(crate) pool_nodes: Vec<Vec<usize>>,
+    /// Nodes with a full view.
+    pub(crate) full_view: Vec<usize>,
+    pub(crate) objects: Objects,
     pub(crate) pods: Vec<Pod>,
     /// Existing pods, unordered.
     pub(crate) live: Vec<u32>,
@@ -124,20 +151,26 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn new(options: SimOptions) -> Self {
-        let small = options.nodes <= SMALL_CLUSTER;
-        let nodes =
-            (0..options.nodes).map(|node| Node::new(node, small || node % SHADOW_INTERVAL == 0)).collect();
-        let tenants = Tenant::all(options.nodes);
-        let controller = Controller::new(options.nodes, &tenants);
+        let tenants = Tenant::all(options.tenants, options.nodes);
+        let objects = Objects::new(&tenants, options.fault);
+        let full_view = options.full_view.clamp(1, options.nodes);
+        let full_view: Vec<usize> =
+            (0..options.nodes).filter(|node| has_full_view(*node, options.nodes, full_view)).collect();
+        let views = nodes::views(&tenants, options.nodes, &full_view);
+        let nodes = views.into_iter().enumerate();
+        let nodes = nodes.map(|(node, view)| Node::new(node, nodes::has_shadow(node, options.nodes), view));
         Self {
             rng: SeededRng::new(options.seed),
             queue: Queue::new(),
             api: ApiServer::new(options.fault),
-            nodes,
+            nodes: nodes.collect(),
+            controller: Controller::new(objects.manifests()),
+            pool_nodes: nodes::pool_nodes(&tenants, options.nodes),
             tenants,
+            full_view,
+            objects,
             pods: Vec::new(),
             live: Vec::new(),
-            controller,
             holders: HashMap::new(),
             stats: SimStats::default(),
             trace: Trace::default(),
@@ -168,24 +201,22 @@ impl Cluster {
     }
 
     fn set_up(&mut self) {
-        let objects: Vec<StoredObject> = self.tenants.iter().map(Tenant::stored).collect();
-        for node in 0..self.nodes.len() {
-            self.handle(node, Event::ObjectApplied(cluster_network(node)));
-            for object in &objects {
-                self.handle(node, Event::Objects(Box::new(ObjectEvent::Applied(Box::new(object.clone())))));
+        self.create_definitions();
+        for tenant in 0..self.tenants.len() {
+            if self.tenants[tenant].quota.is_some() {
+                self.api.create_quota(tenant);
             }
-            self.list_blocks(node);
-            let first = self.rng.below(5 * SECOND);
-            self.queue.schedule(first, ScheduledEvent::ReviewBlocks(node, 0));
-            let first = self.rng.below(RESYNC_INTERVAL);
-            self.queue.schedule(first, ScheduledEvent::Resync(node, 0));
         }
+        self.start_nodes();
+        self.propagate_changes();
         for _ in 0..self.options.pods {
             let at = self.rng.below(RAMP_UP);
             let pod = self.new_pod();
             self.queue.schedule(at, ScheduledEvent::StartPod(pod));
         }
         self.queue.schedule(RAMP_UP, ScheduledEvent::ReplacePod);
+        self.queue.schedule(RAMP_UP, ScheduledEvent::ChangeAnnotation);
+        self.queue.schedule(RAMP_UP / 2, ScheduledEvent::ChangeDefinition);
         self.queue.schedule(RAMP_UP / 2, ScheduledEvent::InjectFault);
         self.queue.schedule(MINUTE, ScheduledEvent::CheckInvariants);
         self.queue.schedule(SECOND, ScheduledEvent::CheckPhase);
@@ -200,10 +231,8 @@ impl Cluster {
             ScheduledEvent::WatchDelivery(node, incarnation) if self.is_current(node, incarnation) => {
                 self.deliver_watch_events(node)
             }
-            ScheduledEvent::ListResponse(node, incarnation, all, version)
-                if self.is_current(node, incarnation) =>
-            {
-                self.deliver_list(node, &all, version);
+            ScheduledEvent::ListResponse(node, incarnation, listed) if self.is_current(node, incarnation) => {
+                self.deliver_list(node, &listed)
             }
             ScheduledEvent::SyncPods(node, incarnation) if self.is_current(node, incarnation) => {
                 self.sync_pods(node)
@@ -216,7 +245,11 @@ impl Cluster {
             }
             ScheduledEvent::Resync(node, incarnation) if self.is_current(node, incarnation) => {
                 self.queue.schedule(RESYNC_INTERVAL, ScheduledEvent::Resync(node, incarnation));
+                self.schedule_network(node);
                 self.handle(node, Event::Resync);
+            }
+            ScheduledEvent::ReconcileNetwork(node, incarnation) if self.is_current(node, incarnation) => {
+                self.reconcile_network(node)
             }
             // A request that was sent arrives, even if the agent died meanwhile.
             ScheduledEvent::RequestArrival(node, incarnation, order, attempt) => {
@@ -225,7 +258,7 @@ impl Cluster {
             ScheduledEvent::Response(node, incarnation, news, attempt)
                 if self.is_current(node, incarnation) =>
             {
-                self.deliver_response(node, *news, attempt);
+                self.deliver_response(node, news.map(|event| *event), attempt);
             }
             ScheduledEvent::RequestTimeout(node, incarnation, order, attempt)
                 if self.is_current(node, incarnation) =>
@@ -235,13 +268,28 @@ impl Cluster {
             ScheduledEvent::RetryRequest(node, incarnation, order) if self.is_current(node, incarnation) => {
                 self.retry_request(node, *order)
             }
+            ScheduledEvent::ExtensionReply(node, incarnation, reply)
+                if self.is_current(node, incarnation) =>
+            {
+                self.extension_replied(node, *reply)
+            }
+            ScheduledEvent::NotificationTimer(node, incarnation) if self.is_current(node, incarnation) => {
+                self.nodes[node].scheduled.notification = false;
+                self.handle(node, Event::NotificationTimer);
+            }
+            ScheduledEvent::RegisterExtensions(node) => self.register_extensions(node),
             ScheduledEvent::StartPod(pod) => self.start_pod(pod),
             ScheduledEvent::CniAdd(pod, sandbox) => self.cni_add(pod, sandbox),
             ScheduledEvent::CniDel(pod) => self.cni_del(pod),
             ScheduledEvent::StopPod(pod) => self.stop_pod(pod),
             ScheduledEvent::RestartAgent(node) => self.restart_agent(node),
             ScheduledEvent::HealPartition(node) => self.heal_partition(node),
+            ScheduledEvent::JoinNode(node) => self.join_node(node),
+            ScheduledEvent::RemoveNode => self.remove_node(),
             ScheduledEvent::ReplacePod => self.replace_pod(),
+            ScheduledEvent::ChangeAnnotation => self.change_annotation(),
+            ScheduledEvent::ChangeDefinition => self.change_definition(),
+            ScheduledEvent::RestoreDefinition(tenant) => self.restore_definition(tenant),
             ScheduledEvent::InjectFault => self.inject_fault(),
             ScheduledEvent::ReconcileController => self.reconcile_controller(),
             ScheduledEvent::CheckPhase => self.check_phase(),
@@ -268,7 +316,9 @@ impl Cluster {
     pub(crate) fn handle(&mut self, node: usize, event: Event) {
         self.stats.engine_events += 1;
         let now = self.nodes[node].clock(self.queue.now());
+        let started = Instant::now();
         let effects = step(&mut self.nodes[node].state, event, now);
+        self.stats.step_times.add(self.nodes[node].view.is_full, started.elapsed());
         let has_effects = !effects.is_empty();
         let (mut answers, mut translations) = (Vec::new(), Vec::new());
         for effect in effects {
@@ -289,7 +339,12 @@ impl Cluster {
                     let objects = manifests.iter().map(|text| stored(&read(text))).collect();
                     translations.push(Event::ObjectsTranslated { namespace, objects });
                 }
-                Effect::Block(order) => self.send_request(node, order),
+                Effect::TranslateNetworks(request) => {
+                    translations.push(self.translate_networks(node, request))
+                }
+                Effect::Block(request) => self.send_request(node, ApiRequest::Block(request)),
+                Effect::ClaimQuota(request) => self.send_request(node, ApiRequest::Claim(request)),
+                Effect::InvokeExtension(invocation) => self.invoke_extension(node, &invocation),
                 Effect::Respond { call, result: answer } => answers.push((call, answer)),
                 other => self.fail(&[node], format!("unexpected effect {other:?}")),
             }
@@ -302,6 +357,7 @@ impl Cluster {
         }
         if has_effects {
             self.schedule_status_write(node);
+            self.schedule_notifications(node);
         }
     }
 
@@ -312,6 +368,16 @@ impl Cluster {
             && ended.unit_state.as_ref().is_some_and(|made| made.interfaces.len() > 1)
         {
             self.second_interface_ready(node, id);
+        }
+        if let Record::BlockClaimed(block) = record
+            && is_pool_block(&block.name)
+        {
+            self.schedule_network(node);
+        }
+        if let Record::BlockReleased { name, .. } = record
+            && is_pool_block(name)
+        {
+            self.schedule_network(node);
         }
         let loses_record = self.options.fault == Some(PlantedFault::LostJournalRecord);
         if loses_record && matches!(record, Record::BlockReleased { .. }) {
@@ -341,7 +407,7 @@ impl Cluster {
             seconds / 60,
             seconds % 60,
             self.live.len(),
-            self.api.blocks().count(),
+            self.api.block_count(),
             self.api.requests.values().sum::<u64>(),
             self.stats.engine_events,
             self.queue.len(),
@@ -353,6 +419,9 @@ impl Cluster {
         self.stats.blocks_claimed = self.api.claimed;
         self.stats.claim_conflicts = self.api.conflicts;
         self.stats.blocks_released = self.api.released;
+        self.stats.quota_claims = self.api.quotas.written;
+        self.stats.quota_conflicts = self.api.quotas.conflicts;
+        self.stats.full_view_nodes = self.full_view.len() as u64;
         self.stats.max_queued = self.queue.max_len() as u64;
         self.stats.simulated_time = self.queue.now();
         self.stats

@@ -4,12 +4,14 @@ use knit_controller_engine::labels::Labels;
 use knit_controller_engine::{Effect, Event, HeldBlock, State, step};
 use knit_crds::states::{NodeNetworkStatus, PodNetworkStateStatus};
 use knit_crds::{Object, WatchUpdate};
+use knit_engine::quota::KIND as QUOTA_KIND;
+use serde_json::Value;
 
-use crate::api_server::{BlockChange, NODE_STATES};
+use crate::api_server::{ApiChange, BlockChange, NODE_STATES};
 use crate::cluster::{Cluster, ScheduledEvent};
 use crate::node::{EPOCH, Name};
 use crate::queue::{MILLIS, SECOND, SimTime};
-use crate::scenario::{Tenant, node_name};
+use crate::scenario::{Tenant, node_name, node_number, object};
 
 /// Interval between two reconciliations; in a large cluster the controller's writes take about this long.
 const BATCH_INTERVAL: SimTime = 2 * SECOND;
@@ -27,19 +29,15 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    /// A controller that has listed everything that exists at the start.
-    pub(crate) fn new(nodes: usize, tenants: &[Tenant]) -> Self {
+    /// A controller that has listed everything that exists at the start. Nodes and quotas follow as changes.
+    pub(crate) fn new<'a>(manifests: impl Iterator<Item = &'a Value> + Clone) -> Self {
         let mut pending = Vec::new();
         for kind in Object::kinds() {
-            let objects: Vec<Object> = match kind.kind.as_str() {
-                "Veth" => tenants.iter().map(Tenant::object).collect(),
-                _ => Vec::new(),
-            };
+            let of_kind = manifests.clone().filter(|manifest| manifest["kind"] == *kind.kind);
+            let objects: Vec<Object> = of_kind.map(object).collect();
             pending.push(Event::Objects(&kind.kind, Box::new(WatchUpdate::Listed(objects))));
         }
-        pending.push(Event::ClusterNodes(WatchUpdate::Listed(
-            (0..nodes).map(|node| (node_name(node), Labels::new())).collect(),
-        )));
+        pending.push(Event::ClusterNodes(WatchUpdate::Listed(Vec::new())));
         pending.push(Event::PodStates(WatchUpdate::Listed(Vec::new())));
         pending.push(Event::NodeNetworks(WatchUpdate::Listed(Vec::new())));
         pending.push(Event::Samples(WatchUpdate::Listed(Vec::new())));
@@ -59,17 +57,34 @@ impl Controller {
         self.pending.push(Event::NodeNetworks(WatchUpdate::Applied((name, state))));
     }
 
-    pub(crate) fn node_removed(&mut self, name: &str) {
-        self.pending.push(Event::ClusterNodes(WatchUpdate::Deleted((name.to_owned(), Labels::new()))));
-    }
-
-    pub(crate) fn block_changed(&mut self, change: &BlockChange) {
-        let (BlockChange::Applied(block) | BlockChange::Deleted(block)) = change;
-        let held = (block.name.clone(), HeldBlock { uid: block.uid.clone(), node: block.node.clone() });
-        self.pending.push(Event::Blocks(match change {
-            BlockChange::Applied(_) => WatchUpdate::Applied(held),
-            BlockChange::Deleted(_) => WatchUpdate::Deleted(held),
-        }));
+    /// A change of the API server.
+    pub(crate) fn api_changed(&mut self, change: &ApiChange, tenants: &[Tenant]) {
+        let event = match change {
+            ApiChange::Block(change) => {
+                let (BlockChange::Applied(block) | BlockChange::Deleted(block)) = change;
+                let held =
+                    (block.name.clone(), HeldBlock { uid: block.uid.clone(), node: block.node.clone() });
+                Event::Blocks(match change {
+                    BlockChange::Applied(_) => WatchUpdate::Applied(held),
+                    BlockChange::Deleted(_) => WatchUpdate::Deleted(held),
+                })
+            }
+            ApiChange::Quota(tenant, quota) => {
+                let Some(manifest) = quota.manifest(&tenants[*tenant]) else { return };
+                Event::Objects(QUOTA_KIND, Box::new(WatchUpdate::Applied(object(&manifest))))
+            }
+            ApiChange::Node(node, exists) => {
+                let node = (node_name(*node), Labels::new());
+                Event::ClusterNodes(if *exists {
+                    WatchUpdate::Applied(node)
+                } else {
+                    WatchUpdate::Deleted(node)
+                })
+            }
+            // Only agents read definitions.
+            ApiChange::Definition(..) => return,
+        };
+        self.pending.push(event);
     }
 }
 
@@ -92,7 +107,18 @@ impl Cluster {
         let effects = step(&mut controller.state, Event::Reconcile, now);
         for effect in effects {
             match effect {
-                Effect::WriteStatus(..) => self.api.count("patch", "objects' status"),
+                Effect::WriteStatus(key, status) => {
+                    self.api.count("patch", "objects' status");
+                    if let Some(tenant) = self.tenant_of(&key.namespace).filter(|_| key.kind == QUOTA_KIND) {
+                        self.api.write_quota_status(tenant, status);
+                    }
+                }
+                Effect::ReleaseClaims { key, nodes, version, .. } => {
+                    let nodes: Vec<usize> = nodes.iter().map(|node| node_number(node)).collect();
+                    if let Some(tenant) = self.tenant_of(&key.namespace) {
+                        self.api.release_claims(tenant, &nodes, &version);
+                    }
+                }
                 Effect::SetFinalizers { .. } => self.api.count("patch", "objects"),
                 Effect::PublishEvent { .. } => self.api.count("create", "events"),
                 Effect::DeleteNodeNetwork(name) => {

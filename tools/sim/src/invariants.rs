@@ -1,5 +1,10 @@
-//! Invariants, checked every simulated minute. Some are checked at once when something changes: see
-//! `cluster/executor.rs`.
+//! Invariants, checked every simulated minute. Some are checked at once when something changes (`cluster/executor.rs`,
+//! results of calls, writes of claims), others when the cluster has converged (`cluster/convergence.rs`).
+
+mod extensions;
+mod interfaces;
+mod quotas;
+mod routes;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,8 +19,8 @@ const MAX_EVENTS_PER_NODE: usize = 64;
 const MAX_EVENTS_PER_POD: usize = 4;
 /// Maximum number of pending units per agent besides its pods.
 const MAX_HOST_UNITS: usize = 16;
-/// Maximum number of block requests in flight per node: all blocks of all ranges of its pods.
-const MAX_BLOCK_REQUESTS: usize = 64;
+/// Maximum number of requests in flight per node: all blocks of all ranges and the quotas of its pods.
+const MAX_REQUESTS: usize = 96;
 
 impl Cluster {
     /// Checks all invariants.
@@ -23,6 +28,7 @@ impl Cluster {
         self.check_leases();
         self.check_queues();
         self.check_calls();
+        self.check_quotas();
     }
 
     /// No two nodes lease the same address, whatever their kernels have.
@@ -57,10 +63,10 @@ impl Cluster {
             if units > sandboxes + MAX_HOST_UNITS {
                 return self.fail(&[at], format!("{} has {units} pending units", node.name));
             }
-            if node.requests_in_flight.len() > MAX_BLOCK_REQUESTS {
+            if node.requests_in_flight.len() > MAX_REQUESTS {
                 return self.fail(
                     &[at],
-                    format!("{} has {} block requests in flight", node.name, node.requests_in_flight.len()),
+                    format!("{} has {} requests in flight", node.name, node.requests_in_flight.len()),
                 );
             }
         }

@@ -2,9 +2,14 @@
 //! and without a network.
 //!
 //! Each node is a [`knit_engine::State`] that handles events through [`knit_engine::step`], as in an agent of the
-//! profile `primary`: pods are attached to the cluster network by CNI calls, and tenant pods get a second
-//! interface with an address of a range that nodes share. The controller is [`knit_controller_engine::step`]. Everything
-//! around them is simulated: the kernel, the API server, the runtime, the clock, and their faults.
+//! profile `primary`: pods are attached to the cluster network by CNI calls, in which extensions take part, with
+//! addresses of the node's range or of an address pool. Tenant pods get a second interface with an address of a range
+//! that nodes share, and those of NetworkAttachmentDefinitions in their annotation, within the tenant's quota. The
+//! controller is [`knit_controller_engine::step`]. Everything around them is simulated: the kernel, the API server, the
+//! runtime, extensions, the clock, and their faults.
+//!
+//! Each node receives the objects, quotas, definitions and blocks of the tenants that may run on it. Nodes with a full
+//! view receive those of all tenants, and all other nodes, to which they have routes: [`SimOptions::full_view`].
 //!
 //! The simulation is deterministic: the same seed gives the same history, event by event. Invariants are checked
 //! while it runs; a violation reports the seed and the last events.
@@ -27,7 +32,7 @@ use std::fmt;
 
 pub use api_server::PlantedFault;
 pub use rng::SeededRng;
-pub use stats::{Distribution, SimStats};
+pub use stats::{Distribution, SimStats, StepTimes};
 
 /// Options of a simulation.
 #[derive(Clone, Debug)]
@@ -36,6 +41,11 @@ pub struct SimOptions {
     pub nodes: usize,
     /// Number of pods at any time.
     pub pods: usize,
+    /// Number of tenants, each with its own objects.
+    pub tenants: usize,
+    /// Number of nodes that receive everything that the API server has: what all nodes together would hold grows with
+    /// the square of the cluster.
+    pub full_view: usize,
     /// Seed of all random choices.
     pub seed: u64,
     /// Simulated minutes with churn and faults.
@@ -48,7 +58,16 @@ pub struct SimOptions {
 
 impl Default for SimOptions {
     fn default() -> Self {
-        Self { nodes: 5_000, pods: 150_000, seed: 1, minutes: 10, churn: 5, fault: None }
+        Self {
+            nodes: 5_000,
+            pods: 150_000,
+            tenants: 5_000,
+            full_view: 10,
+            seed: 1,
+            minutes: 10,
+            churn: 5,
+            fault: None,
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use knit_engine::pods::{Pod as ApiPod, PodEvent};
+use knit_engine::pools::PodRanges;
 use knit_engine::state::BridgeKey;
 use knit_engine::{CallId, ObserveRequest, State, Unit};
 use knit_ipam::{Capacity, Time};
@@ -14,10 +15,11 @@ use knit_model::report::{AppliedReport, BridgeReport, PodState};
 use knit_model::state::Address;
 use knit_model::{IfName, NetState, Plan, SandboxId, Scope, ScopeState, Step};
 
+use crate::cluster::NodeExtensions;
 use crate::kernel::FakeKernel;
 use crate::kernel::filter::{FilterRequest, restrict};
 use crate::queue::{MILLIS, SimTime};
-use crate::scenario::{node_address, node_name, uplink};
+use crate::scenario::{Audience, node_address, node_name, uplink};
 
 /// The start of every node's clock, in milliseconds since 1970.
 pub(crate) const EPOCH: i64 = 1_700_000_000_000;
@@ -32,8 +34,25 @@ pub(crate) enum Call {
     Del(u32),
 }
 
+/// What a node receives from the API server.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    /// Everything.
+    pub(crate) is_full: bool,
+    /// Otherwise the changes for these, in order: of the tenants that may run on the node.
+    pub(crate) audiences: Arc<[Audience]>,
+}
+
+impl View {
+    /// Whether it receives changes for this audience.
+    pub(crate) fn receives(&self, audience: Audience) -> bool {
+        self.is_full || self.audiences.binary_search(&audience).is_ok()
+    }
+}
+
 pub(crate) struct Node {
     pub(crate) name: String,
+    pub(crate) view: View,
     pub(crate) state: State,
     pub(crate) kernel: FakeKernel,
     /// The state replayed from the journal so far; kept for some nodes.
@@ -50,11 +69,16 @@ pub(crate) struct Node {
     pub(crate) calls: BTreeMap<CallId, Call>,
     /// Plans being applied.
     pub(crate) applying: BTreeMap<Unit, Arc<Plan>>,
-    /// Attempts of block requests in flight. Each request is retried on its own, whatever its block's name.
+    /// Other nodes, as far as its watch has delivered them; only with a full view.
+    pub(crate) known_nodes: BTreeSet<usize>,
+    /// The ranges of the cluster network that the agent has applied.
+    pub(crate) network: Option<PodRanges>,
+    pub(crate) extensions: NodeExtensions,
+    /// Attempts of requests in flight. Each request is retried on its own, whatever its object.
     pub(crate) requests_in_flight: BTreeSet<u64>,
     /// Number of requests in backoff.
     pub(crate) requests_in_backoff: usize,
-    /// The version that the block watch has delivered; `None` before the list.
+    /// The version that the watch has delivered; `None` before the list.
     pub(crate) watch_version: Option<usize>,
     /// Published status, per pod and of the node.
     pub(crate) published: BTreeMap<Name, PodState>,
@@ -86,6 +110,8 @@ pub(crate) struct ScheduledFlags {
     pub(crate) watch: bool,
     pub(crate) pod_sync: bool,
     pub(crate) status_write: bool,
+    pub(crate) network: bool,
+    pub(crate) notification: bool,
 }
 
 /// Why a plan was not applied.
@@ -100,7 +126,7 @@ pub(crate) enum ApplyError {
 }
 
 impl Node {
-    pub(crate) fn new(index: usize, has_shadow: bool) -> Self {
+    pub(crate) fn new(index: usize, has_shadow: bool, view: View) -> Self {
         let mut host = ScopeState::default();
         let mut link = Link::new(uplink(), Kind::Dummy(Dummy::default()));
         link.attrs = Attrs { mtu: Some(1_500), up: Some(true), group: Some(0), ..Attrs::default() };
@@ -108,6 +134,7 @@ impl Node {
         host.add_address(Address { owned: false, ..Address::new(uplink(), node_address(index)) });
         Self {
             name: node_name(index),
+            view,
             state: State::default(),
             kernel: FakeKernel::with_state(NetState { scopes: [(Scope::Host, host)].into() }),
             shadow: has_shadow.then(Box::default),
@@ -118,6 +145,9 @@ impl Node {
             addresses: BTreeMap::new(),
             calls: BTreeMap::new(),
             applying: BTreeMap::new(),
+            known_nodes: BTreeSet::new(),
+            network: None,
+            extensions: NodeExtensions::default(),
             requests_in_flight: BTreeSet::new(),
             requests_in_backoff: 0,
             watch_version: None,

@@ -1,77 +1,52 @@
-//! The cluster's contents: nodes with a pod range each, tenants whose ranges nodes share, and their objects.
+//! The cluster's contents: nodes with a pod range each, and tenants with their objects.
+
+mod tenant;
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 use knit_crds::Object;
+use knit_engine::pools::PodRanges;
 use knit_engine::{StoredObject, cluster};
 use knit_model::IfName;
-use knit_model::intent::NodeRoutesIntent;
+use knit_model::intent::{NodeRoutesIntent, PeerNode};
 use knit_model::provenance::Dialect;
 use serde_json::{Value, json};
 
-/// Nodes per tenant.
-const NODES_PER_TENANT: usize = 16;
-/// Every agent holds the manifest of every object, and every block, so memory grows with tenants times nodes.
-const MAX_TENANTS: usize = 60;
+pub(crate) use self::tenant::{Definition, Tenant, block_audience, pools};
 
-/// A tenant: a namespace with one range, on some nodes.
-pub(crate) struct Tenant {
-    pub(crate) namespace: String,
-    /// As written by its author.
-    pub(crate) manifest: Value,
-    first: usize,
-    nodes: usize,
+/// Who receives a change of the API server. Nodes with a full view receive all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Audience {
+    /// The nodes of a tenant.
+    Tenant(usize),
+    /// The nodes of the tenants of a pool.
+    Pool(usize),
+    /// Only nodes with a full view.
+    FullView,
 }
 
-impl Tenant {
-    /// Tenants for a cluster of this size. Some have more nodes than blocks, some more pods than addresses.
-    pub(crate) fn all(nodes: usize) -> Vec<Self> {
-        let count = (nodes / NODES_PER_TENANT).clamp(1, MAX_TENANTS);
-        let tenant = |index: usize| {
-            let namespace = format!("tenant-{index}");
-            let (prefix, width) = match index % 4 {
-                0 => (24, 20),
-                1 => (27, 12),
-                _ => (20, 12),
-            };
-            let start = u32::from(Ipv4Addr::new(100, 64, 0, 0)) + (index as u32) * 4_096;
-            let range = format!("{}/{prefix}", Ipv4Addr::from(start));
-            let manifest = json!({
-                "apiVersion": "podnetwork.opdev.io/v1alpha1",
-                "kind": "Veth",
-                "metadata": {"name": "net", "namespace": namespace, "uid": format!("net-{index}"), "generation": 1},
-                "spec": {
-                    "selector": {"matchLabels": {"net": "yes"}},
-                    "interfaceName": "net0",
-                    "master": format!("tbr{index}"),
-                    "cidr": range,
-                },
-            });
-            Self { namespace, manifest, first: index * nodes / count, nodes: width.min(nodes) }
-        };
-        (0..count).map(tenant).collect()
-    }
+/// The extension that every attach requires.
+pub(crate) const REQUIRED_EXTENSION: &str = "mesh";
 
-    /// Whether its pods may run on this node.
-    pub(crate) fn is_on(&self, node: usize, nodes: usize) -> bool {
-        (node + nodes - self.first) % nodes < self.nodes
-    }
+/// The object that requires it.
+pub(crate) fn required_extension() -> Value {
+    json!({
+        "apiVersion": "podnetwork.opdev.io/v1alpha1",
+        "kind": "Extension",
+        "metadata": {"name": "mesh", "uid": "extension", "generation": 1},
+        "spec": {"required": [REQUIRED_EXTENSION]},
+    })
+}
 
-    /// The object in the API server.
-    pub(crate) fn object(&self) -> Object {
-        Object::from_manifest(&self.manifest).expect("the manifest is valid")
-    }
-
-    /// The object as an agent stores it.
-    pub(crate) fn stored(&self) -> StoredObject {
-        stored(&self.manifest)
-    }
+/// An object as the API server has it.
+pub(crate) fn object(manifest: &Value) -> Object {
+    Object::from_manifest(manifest).expect("the manifest is valid")
 }
 
 /// An object as an agent stores it.
 pub(crate) fn stored(manifest: &Value) -> StoredObject {
-    let object = Object::from_manifest(manifest).expect("the manifest is valid");
+    let object = object(manifest);
     let translation = object.intents(Dialect::Kubernetes).expect("the manifest can be translated");
     StoredObject {
         object: object.object_ref(),
@@ -86,6 +61,11 @@ pub(crate) fn stored(manifest: &Value) -> StoredObject {
 /// A node's name.
 pub(crate) fn node_name(node: usize) -> String {
     format!("node-{node:05}")
+}
+
+/// The node with this name.
+pub(crate) fn node_number(name: &str) -> usize {
+    name.trim_start_matches("node-").parse().unwrap_or_default()
 }
 
 /// A node's pod range.
@@ -105,12 +85,38 @@ pub(crate) fn uplink() -> IfName {
     IfName::new("eth0").expect("eth0 is a valid name")
 }
 
-/// The cluster network object of a node. Routes to other nodes are left out: each node would have all others.
-pub(crate) fn cluster_network(node: usize) -> StoredObject {
+/// The cluster network object of a node with these ranges.
+pub(crate) fn cluster_network(node: usize, ranges: &PodRanges) -> StoredObject {
     let bridge = IfName::new("knit0").expect("knit0 is a valid name");
-    let node_routes =
-        NodeRoutesIntent { anti_spoofing: true, masquerade: true, ..NodeRoutesIntent::default() };
-    cluster::object(&[pod_range(node)], &bridge, Some(1_500), Some(&node_routes))
+    let node_routes = NodeRoutesIntent {
+        anti_spoofing: true,
+        masquerade: true,
+        no_masquerade_ranges: vec![pod_range(node)],
+        pools: ranges.pools.clone(),
+        ..NodeRoutesIntent::default()
+    };
+    cluster::object(&ranges.own, &bridge, Some(1_500), Some(&node_routes))
+}
+
+/// Another node, with its blocks of pools.
+pub(crate) fn peer(node: usize, blocks: Option<&Vec<IpNet>>) -> PeerNode {
+    PeerNode {
+        name: node_name(node),
+        ranges: std::iter::once(pod_range(node)).chain(blocks.into_iter().flatten().copied()).collect(),
+        addresses: vec![(node_address(node).addr(), uplink())],
+        off_link_addresses: Vec::new(),
+        key: None,
+    }
+}
+
+/// Whether a node receives everything: `full_view` of all nodes, evenly spread.
+pub(crate) fn has_full_view(node: usize, nodes: usize, full_view: usize) -> bool {
+    node * full_view % nodes < full_view
+}
+
+/// Whether a node joins after the start.
+pub(crate) fn joins_late(node: usize, nodes: usize) -> bool {
+    nodes >= 10 && (node % 50 == 49 || (nodes < 50 && node + 1 == nodes))
 }
 
 #[cfg(test)]
@@ -118,16 +124,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_tenant_has_nodes_and_its_own_range() {
-        for nodes in [1, 7, 50, 5_000] {
-            let tenants = Tenant::all(nodes);
-            for tenant in &tenants {
-                assert!((0..nodes).any(|node| tenant.is_on(node, nodes)), "{}", tenant.namespace);
-                assert_eq!(tenant.stored().intents.len(), 1);
-            }
-            let ranges: std::collections::BTreeSet<String> =
-                tenants.iter().map(|tenant| tenant.manifest["spec"]["cidr"].to_string()).collect();
-            assert_eq!(ranges.len(), tenants.len());
+    fn full_views_are_as_many_as_requested_and_spread() {
+        for (nodes, full_view) in [(1, 1), (24, 24), (24, 5), (5_000, 10)] {
+            let full: Vec<usize> = (0..nodes).filter(|node| has_full_view(*node, nodes, full_view)).collect();
+            assert_eq!(full.len(), full_view);
+            assert_eq!(full[0], 0);
+            assert!(full.windows(2).all(|pair| pair[1] - pair[0] <= nodes.div_ceil(full_view)));
         }
+    }
+
+    #[test]
+    fn node_names_have_the_number_of_their_node() {
+        assert_eq!(node_number(&node_name(4_711)), 4_711);
     }
 }

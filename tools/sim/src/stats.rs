@@ -1,6 +1,8 @@
 //! Statistics of a simulation.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
 
 /// Samples of one quantity.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +27,47 @@ impl Distribution {
     }
 }
 
+/// Time that engines needed, which differs from run to run: its debug output is empty, so that statistics of the same
+/// history are equal.
+#[derive(Clone, Default)]
+pub struct StepTimes {
+    full: (u64, Duration),
+    others: (u64, Duration),
+}
+
+impl StepTimes {
+    pub(crate) fn add(&mut self, is_full_view: bool, time: Duration) {
+        let (count, sum) = if is_full_view { &mut self.full } else { &mut self.others };
+        *count += 1;
+        *sum += time;
+    }
+
+    /// Microseconds per event of a node with a full view.
+    pub fn full_view(&self) -> f64 {
+        mean(self.full)
+    }
+
+    /// Microseconds per event of the other nodes.
+    pub fn others(&self) -> f64 {
+        mean(self.others)
+    }
+
+    /// Events of nodes with a full view.
+    pub fn full_view_events(&self) -> u64 {
+        self.full.0
+    }
+}
+
+fn mean((count, sum): (u64, Duration)) -> f64 {
+    sum.as_secs_f64() * 1e6 / count.max(1) as f64
+}
+
+impl fmt::Debug for StepTimes {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("StepTimes")
+    }
+}
+
 /// Statistics of a simulation. Times are simulated, in microseconds.
 #[derive(Clone, Debug, Default)]
 pub struct SimStats {
@@ -36,6 +79,8 @@ pub struct SimStats {
     pub pods: u64,
     /// Tenant pods among them.
     pub tenant_pods: u64,
+    /// Pods with an annotation among them.
+    pub annotated_pods: u64,
     /// Attaches that failed.
     pub failed_attaches: u64,
     /// Tenant pods without a second interface at the end, with a reported problem.
@@ -50,6 +95,28 @@ pub struct SimStats {
     pub blocks_released: u64,
     /// Maximum number of blocks held at once.
     pub max_blocks: u64,
+    /// Claims of quotas that were written.
+    pub quota_claims: u64,
+    /// Claims of quotas that another write preceded.
+    pub quota_conflicts: u64,
+    /// Pods without an interface at the end because of a quota.
+    pub beyond_quota: u64,
+    /// Nodes with a full view.
+    pub full_view_nodes: u64,
+    /// Routes to pods of other nodes, in their kernels.
+    pub routes: u64,
+    /// Calls of extensions.
+    pub extension_calls: u64,
+    /// Calls without a reply until the deadline.
+    pub extension_timeouts: u64,
+    /// Extensions that were removed and registered again.
+    pub extensions_replaced: u64,
+    /// Definitions changed, or deleted and created again.
+    pub definitions_changed: u64,
+    /// Annotations of running pods changed.
+    pub annotations_changed: u64,
+    /// Time that engines needed.
+    pub step_times: StepTimes,
     /// From a pod's creation to its primary interface.
     pub attach_latency: Distribution,
     /// From a tenant pod's creation to its second interface.
@@ -66,6 +133,8 @@ pub struct SimStats {
     pub clock_jumps: u64,
     /// Removed nodes.
     pub nodes_removed: u64,
+    /// Nodes that joined after the start.
+    pub nodes_joined: u64,
     /// Plans that the kernel failed to apply.
     pub kernel_failures: u64,
     /// States compared with their replayed journals.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use knit_engine::Unit;
+use knit_engine::{Unit, pod_annotations};
 use knit_model::Scope;
 use knit_model::filter::{ElementData, ElementKey};
 
@@ -60,6 +60,9 @@ impl Cluster {
 
     fn drain(&mut self) {
         self.stats.reported_missing = self.reported_missing();
+        self.stats.beyond_quota =
+            self.live.iter().filter(|number| self.is_beyond_quota(**number)).count() as u64;
+        self.stats.routes = self.count_routes();
         self.phase = Phase::Draining { since: self.queue.now() };
         for pod in self.live.clone() {
             let delay = self.rng.below(DRAIN_DURATION);
@@ -74,7 +77,7 @@ impl Cluster {
             if pod.phase != PodPhase::Active {
                 return Some((pod.node, format!("pod-{number} is not running ({:?})", pod.phase)));
             }
-            if let Some(why) = self.missing_second_interface(*number) {
+            if let Some(why) = self.missing_interfaces(*number) {
                 return Some((pod.node, why));
             }
         }
@@ -83,7 +86,7 @@ impl Cluster {
             let has_requests = !here.requests_in_flight.is_empty() || here.requests_in_backoff > 0;
             !here.is_removed && (!here.is_up || here.state.pending().next().is_some() || has_requests)
         };
-        let Some(busy) = (0..self.nodes.len()).find(busy) else { return self.wrong_packet_filter() };
+        let Some(busy) = (0..self.nodes.len()).find(busy) else { return self.wrong_kernel_state() };
         let pending: Vec<String> = self.nodes[busy].state.pending().map(ToString::to_string).collect();
         Some((busy, format!("{} has pending {}", self.nodes[busy].name, pending.join(", "))))
     }
@@ -100,16 +103,11 @@ impl Cluster {
         })
     }
 
-    /// A tenant's pod has its second interface or a reported problem.
-    fn missing_second_interface(&self, number: u32) -> Option<String> {
-        let pod = &self.pods[number as usize];
-        let (Some(_), Some(id)) = (pod.tenant, &pod.sandbox) else { return None };
-        let state = &self.nodes[pod.node].state;
-        let unit = Unit::Sandbox(id.clone());
-        let has_both = state.units.get(&unit).is_some_and(|made| made.interfaces.len() == 2);
-        let has_problem = state.problems.get(&unit).is_some_and(|problems| !problems.is_empty());
-        (!has_both && !has_problem)
-            .then(|| format!("tenant pod-{number} has no second interface and no reported problem"))
+    /// What differs in kernels, at the API server or at extensions, once nothing is pending.
+    fn wrong_kernel_state(&self) -> Option<(usize, String)> {
+        let wrong = self.wrong_packet_filter().or_else(|| self.wrong_routes());
+        let wrong = wrong.or_else(|| self.wrong_interfaces()).or_else(|| self.wrong_quota());
+        wrong.or_else(|| self.without_extension())
     }
 
     /// Number of tenant pods with a reported problem.
@@ -132,6 +130,9 @@ impl Cluster {
             let node = self.nodes.iter().position(|node| node.name == block.node);
             let what = format!("podaddressblock/{} of {} was not released", block.name, block.node);
             return Some((node.unwrap_or_default(), what));
+        }
+        if let Some(left) = self.quota_leftovers() {
+            return Some(left);
         }
         if let Some(number) = self.api.pod_states.first() {
             let node = self.pods[*number as usize].node;
@@ -164,11 +165,13 @@ impl Cluster {
                 ("an element of the packet filter", node.pod_elements().next().map(ToString::to_string)),
                 ("a link", node.marked_host_links().into_iter().find(|link| link != "knit0")),
                 ("a call", node.calls.keys().next().map(ToString::to_string)),
+                ("an annotation", pod_annotations::objects(state).next().map(|(key, _)| key.to_string())),
+                ("a configured interface", self.extension_leftovers(at)),
             ];
             if let Some((what, Some(which))) = left.into_iter().find(|(_, which)| which.is_some()) {
                 return Some((at, format!("{name} still has {what}: {which}")));
             }
         }
-        None
+        self.wrong_routes()
     }
 }

@@ -1,18 +1,16 @@
-//! Faults: killed agents, API server partitions, clock jumps, removed nodes. And pod churn.
+//! Faults: killed agents, API server partitions, clock jumps, extensions that stop or are replaced. And pod churn.
 
 use knit_engine::event::ChangeEnded;
 use knit_engine::{Event, Record};
 use knit_model::SandboxId;
 
 use super::{Cluster, RAMP_UP, RESYNC_INTERVAL, ScheduledEvent};
-use crate::node::{Node, ScheduledFlags};
+use crate::node::ScheduledFlags;
 use crate::queue::{MINUTE, SECOND, SimTime};
 use crate::trace::TraceSubject;
 
 /// Faults per minute, per mille of nodes.
 const FAULTS_PER_MILLE: u64 = 40;
-/// One of this many nodes may be removed.
-const NODES_PER_REMOVAL: usize = 500;
 /// A clock jumps by at most two hours, in milliseconds.
 const MAX_CLOCK_JUMP: u64 = 2 * 3_600_000;
 
@@ -52,10 +50,11 @@ impl Cluster {
             return;
         }
         match self.rng.below(100) {
-            0..40 => self.partition(node),
-            40..80 => self.kill_agent(node),
-            80..98 => self.jump_clock(node),
-            _ => self.remove_node(node),
+            0..35 => self.partition(node),
+            35..70 => self.kill_agent(node),
+            70..85 => self.jump_clock(node),
+            85..93 => self.stop_extensions(node),
+            _ => self.replace_extension(node),
         }
     }
 
@@ -79,7 +78,7 @@ impl Cluster {
             return;
         }
         if self.nodes[node].watch_version.is_none() || self.rng.chance(50) {
-            self.list_blocks(node);
+            self.list_all(node);
         } else {
             self.schedule_watch(node);
         }
@@ -97,29 +96,6 @@ impl Cluster {
             self.nodes[node].skew = by;
         }
         self.record_trace(node, "clock jumps", TraceSubject::Node);
-    }
-
-    /// Removes the node with its pods. The controller deletes its blocks.
-    fn remove_node(&mut self, node: usize) {
-        if self.stats.nodes_removed as usize >= self.nodes.len().div_ceil(NODES_PER_REMOVAL)
-            || self.nodes.len() < 10
-        {
-            return;
-        }
-        self.stats.nodes_removed += 1;
-        self.record_trace(node, "is removed", TraceSubject::Node);
-        let sandboxes: Vec<SandboxId> = self.nodes[node].netns.keys().cloned().collect();
-        for id in sandboxes {
-            self.netns_deleted(node, &id);
-        }
-        self.nodes[node] = Node { is_removed: true, ..Node::new(node, false) };
-        let here: Vec<u32> =
-            self.live.iter().copied().filter(|pod| self.pods[*pod as usize].node == node).collect();
-        for pod in here {
-            self.pod_deleted(pod);
-        }
-        self.controller.node_removed(&self.nodes[node].name.clone());
-        self.schedule_controller();
     }
 
     /// Kills the agent. Plans in progress are half applied, and rolled back at the restart.
@@ -155,7 +131,8 @@ impl Cluster {
 
     /// Restarts the agent from its journal.
     pub(crate) fn restart_agent(&mut self, at: usize) {
-        if self.nodes[at].is_removed {
+        // A node that was reinstalled meanwhile runs another agent.
+        if self.nodes[at].is_removed || self.nodes[at].is_up {
             return;
         }
         self.record_trace(at, "agent restarts", TraceSubject::Node);
@@ -163,6 +140,8 @@ impl Cluster {
         let node = &mut self.nodes[at];
         node.state = node.state.persistent();
         node.is_up = true;
+        node.network = None;
+        node.known_nodes.clear();
         self.roll_back_unfinished(at);
         let state = &self.nodes[at].state;
         let deleted = state.sandboxes.keys().filter(|id| !self.nodes[at].netns.contains_key(*id));
@@ -174,7 +153,7 @@ impl Cluster {
         self.handle(at, Event::Resync);
         self.nodes[at].must_list_pods = true;
         if !self.nodes[at].is_partitioned {
-            self.list_blocks(at);
+            self.list_all(at);
         }
         let incarnation = self.nodes[at].incarnation;
         self.queue.schedule(5 * SECOND, ScheduledEvent::ReviewBlocks(at, incarnation));

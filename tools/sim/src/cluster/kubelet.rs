@@ -1,19 +1,20 @@
-//! PodIndex, and what a kubelet and its runtime do with them: create a sandbox, call ADD and DEL, and retry failures.
+//! Pods, and what a kubelet and its runtime do with them: create a sandbox, call ADD and DEL, and retry failures.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
+use ipnet::IpNet;
 use knit_engine::call::{AttachRequest, AttachmentMetadata, DetachScope, InterfaceRequest, SandboxRequest};
-use knit_engine::objects::ObjectEvent;
 use knit_engine::pods::{Pod as ApiPod, PodEvent, RunningSandbox};
 use knit_engine::{CallId, CallResult, DetachRequest, Event};
 use knit_model::provenance::Dialect;
 use knit_model::{IfName, SandboxId, Scope};
 
+use super::annotations::Annotation;
 use super::executor::{cookie_of, instance};
 use super::{Cluster, ScheduledEvent};
 use crate::node::Call;
 use crate::queue::{MILLIS, SECOND, SimTime};
-use crate::scenario::Tenant;
 use crate::trace::TraceSubject;
 
 /// Percentage of tenant pods on a tenant's node.
@@ -37,6 +38,8 @@ pub(crate) enum PodPhase {
 pub(crate) struct Pod {
     pub(crate) node: usize,
     pub(crate) tenant: Option<usize>,
+    /// The networks in its annotation.
+    pub(crate) annotation: Annotation,
     pub(crate) phase: PodPhase,
     /// Whether it should run.
     pub(crate) should_run: bool,
@@ -45,6 +48,8 @@ pub(crate) struct Pod {
     pub(crate) since: Option<SimTime>,
     /// When its last call started.
     pub(crate) call_started: SimTime,
+    /// When its primary interface was attached.
+    pub(crate) attached_at: SimTime,
     attempts: u32,
     has_second: bool,
     /// Its index in `live`.
@@ -63,20 +68,23 @@ impl Cluster {
         while self.nodes[node].is_removed {
             node = (node + 1) % nodes;
         }
-        let here: Vec<usize> =
-            (0..self.tenants.len()).filter(|tenant| self.tenants[*tenant].is_on(node, nodes)).collect();
+        let here = self.tenants_on(node);
         let is_tenant = !here.is_empty() && self.rng.chance(TENANT_POD_PERCENT);
         let tenant = is_tenant.then(|| *self.rng.choose(&here));
+        let annotation = if is_tenant { self.new_annotation() } else { Annotation::None };
         self.stats.pods += 1;
         self.stats.tenant_pods += u64::from(tenant.is_some());
+        self.stats.annotated_pods += u64::from(annotation != Annotation::None);
         self.pods.push(Pod {
             node,
             tenant,
+            annotation,
             phase: PodPhase::Waiting,
             should_run: true,
             sandbox: None,
             since: None,
             call_started: 0,
+            attached_at: 0,
             attempts: 0,
             has_second: false,
             live_index: self.live.len(),
@@ -91,6 +99,22 @@ impl Cluster {
             .map_or_else(|| "apps".to_owned(), |tenant| self.tenants[tenant].namespace.clone())
     }
 
+    /// The pod as the API server has it.
+    pub(crate) fn api_pod(&self, number: u32) -> ApiPod {
+        let pod = &self.pods[number as usize];
+        let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let mut labels = BTreeMap::from([label("app", "web")]);
+        labels.extend(pod.tenant.map(|_| label("net", "yes")));
+        ApiPod {
+            uid: format!("uid-{number}"),
+            namespace: self.namespace_of(number),
+            name: format!("pod-{number}"),
+            labels,
+            networks: pod.annotation.text(),
+            ..ApiPod::default()
+        }
+    }
+
     /// Creates a sandbox and schedules its ADD.
     pub(crate) fn start_pod(&mut self, number: u32) {
         let node = self.pods[number as usize].node;
@@ -102,18 +126,8 @@ impl Cluster {
             return self.pod_deleted(number);
         }
         if pod.since.is_none() {
-            let is_tenant = pod.tenant.is_some();
-            let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-            let mut labels = BTreeMap::from([label("app", "web")]);
-            labels.extend(is_tenant.then(|| label("net", "yes")));
-            let api = ApiPod {
-                uid: format!("uid-{number}"),
-                namespace: self.namespace_of(number),
-                name: format!("pod-{number}"),
-                labels,
-                ..ApiPod::default()
-            };
-            self.nodes[node].pending_pod_events.push(PodEvent::Applied(Box::new(api)));
+            let applied = PodEvent::Applied(Box::new(self.api_pod(number)));
+            self.nodes[node].pending_pod_events.push(applied);
             self.pods[number as usize].since = Some(self.queue.now());
         }
         self.attempts += 1;
@@ -188,19 +202,19 @@ impl Cluster {
         self.handle(node, Event::DetachRequested(detach));
     }
 
-    /// A call is answered.
+    /// A call is answered. Registrations of extensions have no caller that waits.
     pub(crate) fn call_completed(&mut self, node: usize, call: &CallId, answer: CallResult) {
         let Some(called) = self.nodes[node].calls.remove(call) else { return };
         match (called, answer) {
-            (Call::Add(number), CallResult::Attached { interfaces, .. }) => {
-                let has_address = interfaces.iter().all(|(_, report)| !report.addresses.is_empty());
-                if !has_address {
-                    self.fail(&[node], format!("pod-{number} is attached without an address"));
-                }
+            (Call::Add(number), CallResult::Attached { sandbox, interfaces }) => {
+                let addresses: Vec<IpAddr> =
+                    interfaces.iter().flat_map(|(_, report)| &report.addresses).map(IpNet::addr).collect();
+                self.check_primary_addresses(number, &addresses);
+                self.check_extensions(node, &sandbox, &interfaces);
                 self.record_trace(node, "attached", TraceSubject::Pod(number));
                 let now = self.queue.now();
                 let pod = &mut self.pods[number as usize];
-                (pod.phase, pod.attempts) = (PodPhase::Active, 0);
+                (pod.phase, pod.attempts, pod.attached_at) = (PodPhase::Active, 0, now);
                 self.stats.attach_latency.add(now - pod.since.unwrap_or(now));
                 self.schedule_pod_sync(node);
                 if !self.pods[number as usize].should_run {
@@ -350,9 +364,7 @@ impl Cluster {
         let sandboxes = running.collect();
         events.push(PodEvent::Running { sandboxes, requested_at: knit_ipam::Time(0) });
         if lists_objects {
-            let objects = self.tenants.iter().map(Tenant::stored).collect();
-            let listed = ObjectEvent::Listed { kind: "Veth".to_owned(), objects, rejected: Vec::new() };
-            self.handle(at, Event::Objects(Box::new(listed)));
+            self.list_objects(at);
         }
         for event in events {
             self.handle(at, Event::Pods(event));
