@@ -200,7 +200,13 @@ fn large_records_are_compacted_into_a_snapshot_long_before_there_are_many() {
         assert!(node.journal_size().bytes < 4_096, "{:?}", node.journal_size());
         let state = node.state().persistent();
         drop(node);
-        let (node, notes) = Node::open(host.folder.path()).unwrap();
+        // A child process of another test may have the lock's descriptor until it executes its program.
+        let mut reopened = None;
+        eventually("the journal is unlocked", Duration::from_secs(20), || {
+            reopened = Node::open(host.folder.path()).ok();
+            reopened.is_some()
+        });
+        let (node, notes) = reopened.unwrap();
         assert_eq!((node.state().persistent(), notes), (state, vec![]));
     });
 }
