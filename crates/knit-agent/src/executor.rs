@@ -252,6 +252,7 @@ impl Executor {
         host.filter.sets.clone_from(&look.filter_sets);
         if !look.links_only {
             host.filter.elements.clone_from(&look.filter_elements);
+            host.filter.only_if_owned = look.elements_if_owned;
         }
         if look.ports_of.is_some() || !look.moved_devices.is_empty() {
             // The ports of a bridge, or the whereabouts of a moved NIC, are only found among all links. This is rare: a bridge is deleted,

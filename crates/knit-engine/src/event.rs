@@ -343,6 +343,9 @@ pub struct ObserveRequest {
     pub filter_sets: BTreeSet<(TableKey, String)>,
     /// These elements.
     pub filter_elements: BTreeSet<ElementKey>,
+    /// The sandbox is new and its elements have no data: they are observed only if a host link carries Knit's mark.
+    /// Those that a crash left behind without a link are added once more, which has no effect.
+    pub elements_if_owned: bool,
     /// Secret keys whose public key is needed. A key that Knit generates on the node is generated if missing.
     pub keys: BTreeSet<KeyRef>,
 }

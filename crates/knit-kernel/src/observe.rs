@@ -271,6 +271,7 @@ impl Session<'_> {
         }
         let has_owned = || found.has_owned() || observed.state.routes.values().any(|route| route.owned);
         let is_included = !query.only_if_owned || has_owned();
+        let is_filter_included = !query.filter.only_if_owned || has_owned();
         if query.addresses && is_included {
             for address in addresses::observe(self, scope, query, &found)? {
                 if address.tentative || address.duplicate {
@@ -287,7 +288,7 @@ impl Session<'_> {
                 observed.state.add_neighbour(neighbour);
             }
         }
-        if !query.filter.is_empty() {
+        if !query.filter.is_empty() && is_filter_included {
             observed.state.filter = nft::observe(self.netfilter(scope)?, &query.filter)?;
         }
         // A missing link has no sysctls: this avoids entering the namespace of a new sandbox.

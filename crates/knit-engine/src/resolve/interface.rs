@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_ipam::Time;
+use knit_model::filter::ElementData;
 use knit_model::intent::{IntentSpec, InterfaceIntent, NameRule, NetworkIntent, RateIntent};
 use knit_model::link::{Attrs, Kind, Link, OwnerId, PortVlans, Veth, VethPeer};
 use knit_model::plan::ItemKey;
@@ -93,6 +94,9 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
     let asks_for_links_only =
         requested.rules.is_empty() && requested.neighbours.is_empty() && resolved.routing.is_empty();
     resolved.observe.is_new = !is_known && asks_for_links_only;
+    // The kernel rejects an element that exists with other data, so such elements are always observed.
+    let has_no_data = resolved.unit_state.filter.values().all(|data| *data == ElementData::Key);
+    resolved.observe.elements_if_owned = !is_known && has_no_data;
     resolved.observe.sysctls.extend(requested.sysctls.keys().cloned());
     resolved
 }

@@ -38,6 +38,8 @@ struct Node {
     failure: Option<Problem>,
     /// Applied plans.
     plans: Vec<(Unit, Plan)>,
+    /// Observed units, and whether their elements are observed only if they have a link.
+    observations: Vec<(Unit, bool)>,
     fast_path_changes: Vec<FastPathChange>,
     results: Vec<(String, CallResult)>,
 }
@@ -52,6 +54,7 @@ impl Node {
             held: None,
             failure: None,
             plans: Vec::new(),
+            observations: Vec::new(),
             fast_path_changes: Vec::new(),
             results: Vec::new(),
         }
@@ -86,6 +89,9 @@ impl Node {
     }
 
     fn execute(&mut self, effect: Effect) -> Event {
+        if let Effect::Observe { unit, request } = &effect {
+            self.observations.push((unit.clone(), request.elements_if_owned));
+        }
         if let Effect::Apply { unit, plan } = &effect {
             if let (Unit::PacketFilter, Some(problem)) = (unit, self.failure.clone()) {
                 let failure =
@@ -413,6 +419,22 @@ fn host_ports_have_elements_and_open_the_loopback_of_the_bridge() {
     assert_eq!(loopback(&node).as_deref(), Some("0"));
     assert!(!node.kernel.filter(&Scope::Host).tables.contains_key(&TableFamily::Inet.table()));
     node.check_owners();
+}
+
+#[test]
+fn elements_are_observed_unless_they_are_those_of_a_new_pod_without_data() {
+    let mut node = Node::new(true);
+    let observations = |node: &mut Node, id: &str| -> Vec<bool> {
+        let of_sandboxes = node.observations.drain(..).filter(|(unit, _)| *unit == sandbox(id));
+        of_sandboxes.map(|(_, if_owned)| if_owned).collect()
+    };
+    node.attach("a");
+    assert_eq!(observations(&mut node, "a"), [true]);
+    node.handle(Event::Resync);
+    assert_eq!(observations(&mut node, "a"), [false]);
+    // A host port is an element of a map, which another pod may have left behind.
+    node.attach_with_ports("default", "b", vec![host_port(8080)]);
+    assert_eq!(observations(&mut node, "b"), [false]);
 }
 
 #[test]

@@ -29,6 +29,8 @@ pub struct FilterQuery {
     pub sets: BTreeSet<(TableKey, String)>,
     /// These elements, requested one by one. Not for sets of ranges.
     pub elements: BTreeSet<ElementKey>,
+    /// All of this only if an observed link or route is Knit's.
+    pub only_if_owned: bool,
 }
 
 impl FilterQuery {

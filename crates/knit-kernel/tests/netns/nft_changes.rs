@@ -3,15 +3,18 @@
 use knit_kernel::DeleteMode;
 use knit_kernel::fault::{Fault, FaultAt, NoFaults};
 use knit_kernel::nft::FilterQuery;
+use knit_kernel::observe::{ScopeQuery, StateQuery};
 use knit_model::filter::field::{DataType, Field};
 use knit_model::filter::rule::{FilterRule, Verdict};
 use knit_model::filter::{
     BaseChain, ChainType, ElementData, Filter, FilterChain, FilterSet, FilterTable, Hook, TableFamily,
 };
+use knit_model::plan::{Desired, diff};
 use knit_model::{NetState, Scope};
 use nix::errno::Errno;
 
 use crate::support::node::TestNode;
+use crate::support::states::name;
 
 fn regular(rules: Vec<FilterRule>) -> FilterChain {
     FilterChain { base: None, rules }
@@ -100,4 +103,47 @@ fn a_map_is_removed_together_with_the_chain_it_leads_to() {
     let without = filter(table([("start", forward(Vec::new()))]));
     change_and_roll_back("nft-unmap", &with_map(false), &without);
     change_and_roll_back("nft-map", &without, &with_map(false));
+}
+
+#[test]
+fn elements_that_exist_are_added_again_unless_a_marked_link_shows_that_they_are_in_use() {
+    let mut node = TestNode::new("nft-again", &[]).without_coverage();
+    let bridge = TableFamily::Bridge.table();
+    let mut guarded = FilterTable::default();
+    guarded.sets.insert("ports".to_owned(), FilterSet::keys(&[DataType::Name]));
+    let tables = Filter { tables: [(bridge.clone(), guarded)].into(), ..Filter::default() };
+    let element = bridge.element("ports", vec![(&name("h1")).into()]);
+    let mut all = tables.clone();
+    all.add(element.clone(), ElementData::Key);
+    let state = |filter: &Filter| {
+        let mut state = NetState::default();
+        state.scope(&Scope::Host).filter = filter.clone();
+        state
+    };
+    let whole = FilterQuery { tables: [bridge].into(), with_elements: true, ..FilterQuery::default() };
+    node.observe_filter(&Scope::Host, whole);
+    node.converge(&state(&all));
+
+    let observed = |only_if_owned| {
+        let mut query = ScopeQuery::named([name("h1")]);
+        query.filter =
+            FilterQuery { elements: [element.clone()].into(), only_if_owned, ..FilterQuery::default() };
+        let query = StateQuery::default().with_scope(Scope::Host, query);
+        node.kernel().observe(&query, &mut node.namespaces()).unwrap()
+    };
+    let elements = |observed: &NetState| observed.scopes[&Scope::Host].filter.elements.len();
+    assert_eq!(elements(&observed(false)), 1);
+    let unobserved = observed(true);
+    assert_eq!(elements(&unobserved), 0, "there is no link");
+    let port_only = Filter { elements: all.elements.clone(), ..Filter::default() };
+    let plan = diff(&Desired { state: state(&port_only), ..Desired::default() }, &unobserved);
+    assert_eq!(plan.steps.len(), 1, "{plan}");
+    node.apply_with(&plan, DeleteMode::Immediate, &mut NoFaults).unwrap();
+    assert_eq!(node.kernel().verify(&plan, &mut node.namespaces()).unwrap(), [""; 0]);
+    assert_eq!(node.observe().scopes[&Scope::Host].filter, all);
+
+    node.host.ip(&["link", "add", "h1", "type", "veth", "peer", "name", "h2"]);
+    assert_eq!(elements(&observed(true)), 0, "the link is not Knit's");
+    node.host.ip(&["link", "property", "add", "dev", "h1", "altname", "knit-left"]);
+    assert_eq!(elements(&observed(true)), 1);
 }

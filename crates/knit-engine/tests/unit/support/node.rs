@@ -19,7 +19,7 @@ use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::{Dialect, ObjectRef, Provenance};
 use knit_model::sandbox::SandboxInstance;
 use knit_model::{
-    KeyRef, NetState, Plan, PublicKey, Sandbox, SandboxId, Scope, ScopeState, Step, kernel_ids,
+    IfName, KeyRef, NetState, Plan, PublicKey, Sandbox, SandboxId, Scope, ScopeState, Step, kernel_ids,
 };
 
 use super::executor::restrict_filter;
@@ -231,6 +231,13 @@ impl Node {
                 state.addresses.clear();
                 state.rules.clear();
                 state.neighbours.clear();
+            }
+            let is_left_out = |name: &IfName| !request.host_links.contains(name);
+            if request.elements_if_owned
+                && *scope == Scope::Host
+                && state.links.values().all(|link| is_left_out(&link.name) || !is_marked(link))
+            {
+                state.filter.elements.clear();
             }
             if request.links_only {
                 *state = ScopeState { links: std::mem::take(&mut state.links), ..ScopeState::default() };
