@@ -309,6 +309,7 @@ impl Config {
             secrets: self.profile.is_in_cluster().then(Arc::default),
             has_synced: Arc::new(AtomicBool::new(!self.profile.is_in_cluster())),
             redirect: Arc::new(Redirect::new(program.filter(|_| self.uses_fast_path()))),
+            executor: None,
         })
     }
 

@@ -41,7 +41,7 @@ pub use readiness::ReadinessBlocker;
 
 use crate::config::RecentRecordingConfig;
 use crate::error::{Error, Result};
-use crate::executor::{Completion, Work};
+use crate::executor::{Completion, ExecutorSource, Work};
 use crate::keys::ApiSecrets;
 use crate::metrics::Metrics;
 use crate::node::{ApiRequest, Node, now};
@@ -78,6 +78,8 @@ pub struct Options {
     pub has_synced: Arc<AtomicBool>,
     /// The eBPF redirect between pods of this node.
     pub redirect: Arc<Redirect>,
+    /// Creates executors, for a node without a kernel; `None`: this machine's kernel.
+    pub executor: Option<ExecutorSource>,
 }
 
 /// The cluster network, as an object that Knit creates itself.

@@ -3,10 +3,14 @@
 //! A command has one executor. A daemon has several, each on its own thread that enters the namespaces of sandboxes itself; so different
 //! units change concurrently, up to the kernel's own lock. Work carries everything that it needs, and its completion everything that
 //! follows.
+//!
+//! [`KernelExecutor`] is the executor of every agent. [`Executor`] is a trait because developer tools run many nodes in one process,
+//! without a kernel.
 
 mod work;
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,13 +23,15 @@ use knit_engine::{
 use knit_kernel::apply::{AppliedPlan, ApplyError, DeleteMode, Rollback};
 use knit_kernel::fault::{Fault, FaultInjector};
 use knit_kernel::netlink::Protocol;
-use knit_kernel::observe::{LinkFilter, ScopeQuery};
-use knit_kernel::redirect::Redirect;
+use knit_kernel::nft::FilterQuery;
+use knit_kernel::observe::{LinkFilter, ScopeQuery, StateQuery};
+use knit_kernel::redirect::{DatapathMode, Redirect};
 use knit_kernel::{Kernel, Netns, SandboxNamespaces, Socket, memory};
+use knit_model::filter::TableFamily;
 use knit_model::plan::PlannedStep;
 use knit_model::problem::{Problem, Reason};
 use knit_model::sandbox::SandboxInstance;
-use knit_model::{IfName, KeyRef, NetState, Plan, Sandbox, Scope, Step};
+use knit_model::{IfName, KeyRef, NetState, Plan, Sandbox, Scope, ScopeState, Step};
 
 pub use work::{Completion, Work};
 
@@ -37,7 +43,7 @@ use crate::{announce, fast_path, plugin_chain};
 pub type Faults = Arc<Mutex<Box<dyn FaultInjector + Send>>>;
 
 /// Queries the shared fault points before each step, and locks them only for that.
-pub(crate) struct SharedFaults(pub(crate) Faults);
+struct SharedFaults(Faults);
 
 impl FaultInjector for SharedFaults {
     fn before_step(&mut self, step: usize, planned: &PlannedStep) -> Option<Fault> {
@@ -49,8 +55,51 @@ impl FaultInjector for SharedFaults {
     }
 }
 
+/// Carries out work for one thread of a node.
+pub trait Executor: Send {
+    /// Carries out work.
+    fn execute(&mut self, work: &mut Work) -> Result<Completion>;
+
+    /// Another executor of the same node, for another thread.
+    fn another(&self) -> Result<Box<dyn Executor>>;
+
+    /// Observes the whole host.
+    fn observe_host(&mut self) -> Result<ScopeState>;
+
+    /// Whether a sandbox's namespace still exists and was not replaced. A virtual machine has no namespace: it is alive until it is removed
+    /// or the node reboots.
+    fn is_alive(&mut self, sandbox: &Sandbox) -> bool;
+
+    /// Rolls back the applied part of a plan. Returns what could not be rolled back, and the scopes of the plan.
+    fn roll_back(&mut self, plan: &Plan, sandboxes: &[Sandbox]) -> (Vec<String>, BTreeSet<Scope>);
+
+    /// Executes a plan that removes strays of the host. Returns the scopes with links whose deletion was deferred.
+    fn remove_strays(&mut self, plan: &Plan) -> Result<BTreeSet<Scope>>;
+
+    /// Sets the eBPF redirect to manage.
+    fn set_redirect(&mut self, _redirect: Arc<Redirect>) {}
+
+    /// The data path between pods of this node.
+    fn datapath_mode(&self) -> DatapathMode {
+        DatapathMode::Bridge
+    }
+
+    /// Updates the eBPF fast path, if it is managed.
+    fn update_fast_path(&self, _change: &FastPathChange) {}
+}
+
+/// Creates the executor of a node, in place of a [`KernelExecutor`].
+#[derive(Clone)]
+pub struct ExecutorSource(pub Arc<dyn Fn() -> Box<dyn Executor> + Send + Sync>);
+
+impl fmt::Debug for ExecutorSource {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("ExecutorSource")
+    }
+}
+
 /// Carries out work in the kernel.
-pub struct Executor {
+pub struct KernelExecutor {
     kernel: Kernel,
     keys: Arc<KeyDir>,
     faults: Faults,
@@ -60,40 +109,8 @@ pub struct Executor {
     redirect: Option<Arc<Redirect>>,
 }
 
-impl Executor {
-    /// A new executor for the calling thread. `host` is the network namespace that counts as the host's.
-    pub fn new(host: Netns, boot: String, keys: Arc<KeyDir>, faults: Faults) -> Result<Self> {
-        let kernel = Kernel::open(host)?.with_key_source(keys.clone());
-        Ok(Self { kernel, keys, faults, boot, redirect: None })
-    }
-
-    /// Another executor of the same node, for another thread.
-    pub(crate) fn another(&self) -> Result<Self> {
-        let host = self.kernel.host().clone();
-        let (keys, faults) = (Arc::clone(&self.keys), Arc::clone(&self.faults));
-        let new = Self::new(host, self.boot.clone(), keys, faults)?;
-        Ok(Self { redirect: self.redirect.clone(), ..new })
-    }
-
-    /// Sets the eBPF redirect to manage.
-    pub(crate) fn set_redirect(&mut self, redirect: Option<Arc<Redirect>>) {
-        self.redirect = redirect;
-    }
-
-    pub(crate) fn redirect(&self) -> Option<&Arc<Redirect>> {
-        self.redirect.as_ref()
-    }
-
-    pub(crate) fn kernel(&mut self) -> &mut Kernel {
-        &mut self.kernel
-    }
-
-    pub(crate) fn faults(&self) -> Faults {
-        Arc::clone(&self.faults)
-    }
-
-    /// Carries out work.
-    pub fn execute(&mut self, work: &mut Work) -> Result<Completion> {
+impl Executor for KernelExecutor {
+    fn execute(&mut self, work: &mut Work) -> Result<Completion> {
         match work {
             Work::Effect { effect, sandboxes, namespaces, generate_keys } => {
                 self.execute_effect(effect, sandboxes, std::mem::take(namespaces), *generate_keys)
@@ -110,6 +127,72 @@ impl Executor {
                 Ok(Completion { events, ..Completion::default() })
             }
         }
+    }
+
+    fn another(&self) -> Result<Box<dyn Executor>> {
+        let host = self.kernel.host().clone();
+        let (keys, faults) = (Arc::clone(&self.keys), Arc::clone(&self.faults));
+        let new = Self::new(host, self.boot.clone(), keys, faults)?;
+        Ok(Box::new(Self { redirect: self.redirect.clone(), ..new }))
+    }
+
+    fn observe_host(&mut self) -> Result<ScopeState> {
+        let tables = [TableFamily::Inet.table(), TableFamily::Bridge.table()].into();
+        let filter = FilterQuery { tables, with_elements: true, ..FilterQuery::default() };
+        let host = ScopeQuery { filter, ..ScopeQuery::everything() };
+        let query = StateQuery::default().with_scope(Scope::Host, host);
+        let mut seen = self.kernel.observe(&query, &mut SandboxNamespaces::new())?;
+        Ok(std::mem::take(seen.scope(&Scope::Host)))
+    }
+
+    fn is_alive(&mut self, sandbox: &Sandbox) -> bool {
+        if !sandbox.isolation.is_netns() {
+            return sandbox.instance.boot == self.boot;
+        }
+        let mut namespaces = SandboxNamespaces::new();
+        let scopes = BTreeSet::from([Scope::Sandbox(sandbox.id.clone())]);
+        self.open_namespaces(std::slice::from_ref(sandbox), &scopes, &mut namespaces);
+        namespaces.contains(&sandbox.id)
+    }
+
+    fn roll_back(&mut self, plan: &Plan, sandboxes: &[Sandbox]) -> (Vec<String>, BTreeSet<Scope>) {
+        let scopes: BTreeSet<Scope> = plan.steps.iter().flat_map(scopes_of).collect();
+        let mut namespaces = SandboxNamespaces::new();
+        self.open_namespaces(sandboxes, &scopes, &mut namespaces);
+        (self.kernel.roll_back(plan, &mut namespaces), scopes)
+    }
+
+    fn remove_strays(&mut self, plan: &Plan) -> Result<BTreeSet<Scope>> {
+        let mut faults = SharedFaults(Arc::clone(&self.faults));
+        match self.kernel.apply(plan, DeleteMode::Deferred, &mut SandboxNamespaces::new(), &mut faults) {
+            Ok(AppliedPlan { deferred_deletes }) => Ok(deferred_deletes),
+            Err(error) if error.rollback == Rollback::Skipped => {
+                Err(Error::Stopped { unit: "stray links".to_owned() })
+            }
+            Err(error) => Err(Error::Stray { why: error.to_string() }),
+        }
+    }
+
+    fn set_redirect(&mut self, redirect: Arc<Redirect>) {
+        self.redirect = Some(redirect);
+    }
+
+    fn datapath_mode(&self) -> DatapathMode {
+        self.redirect.as_ref().map_or(DatapathMode::Bridge, |redirect| redirect.mode())
+    }
+
+    fn update_fast_path(&self, change: &FastPathChange) {
+        if let Some(redirect) = &self.redirect {
+            fast_path::update(redirect, &self.kernel, change);
+        }
+    }
+}
+
+impl KernelExecutor {
+    /// A new executor for the calling thread. `host` is the network namespace that counts as the host's.
+    pub fn new(host: Netns, boot: String, keys: Arc<KeyDir>, faults: Faults) -> Result<Self> {
+        let kernel = Kernel::open(host)?.with_key_source(keys.clone());
+        Ok(Self { kernel, keys, faults, boot, redirect: None })
     }
 
     fn execute_effect(
@@ -162,13 +245,6 @@ impl Executor {
         }
     }
 
-    /// Updates the eBPF fast path, if it is managed.
-    pub(crate) fn update_fast_path(&self, change: &FastPathChange) {
-        if let Some(redirect) = &self.redirect {
-            fast_path::update(redirect, &self.kernel, change);
-        }
-    }
-
     /// Drops conntrack entries of pods whose egress path changed, so that their next packet takes the new path.
     fn reroute_connections(&mut self, rerouted: &Rerouted) {
         let is_kept = |to: IpAddr| rerouted.kept.iter().any(|range| range.contains(&to));
@@ -180,21 +256,9 @@ impl Executor {
         }
     }
 
-    /// Whether a sandbox's namespace still exists and was not replaced. A virtual machine has no namespace: it is alive until it is removed
-    /// or the node reboots.
-    pub(crate) fn is_alive(&mut self, sandbox: &Sandbox) -> bool {
-        if !sandbox.isolation.is_netns() {
-            return sandbox.instance.boot == self.boot;
-        }
-        let mut namespaces = SandboxNamespaces::new();
-        let scopes = BTreeSet::from([Scope::Sandbox(sandbox.id.clone())]);
-        self.open_namespaces(std::slice::from_ref(sandbox), &scopes, &mut namespaces);
-        namespaces.contains(&sandbox.id)
-    }
-
     /// Opens the namespaces of the sandboxes in these scopes, as far as they still exist, and closes all others. An open namespace cannot
     /// be replaced.
-    pub(crate) fn open_namespaces(
+    fn open_namespaces(
         &self,
         sandboxes: &[Sandbox],
         scopes: &BTreeSet<Scope>,
@@ -238,7 +302,7 @@ impl Executor {
         sandboxes: &[Sandbox],
         mut namespaces: SandboxNamespaces,
     ) -> Result<Completion> {
-        let mut request = knit_kernel::observe::StateQuery::default();
+        let mut request = StateQuery::default();
         let mut host = ScopeQuery::named(
             look.host_links.iter().chain(&look.lower_links).chain(&look.route_links).cloned(),
         );
@@ -340,14 +404,6 @@ impl Executor {
             missing_tables: false,
             unsupported: None,
         })
-    }
-
-    /// Rolls back the applied part of a plan. Returns what could not be rolled back, and the scopes of the plan.
-    pub(crate) fn roll_back(&mut self, plan: &Plan, sandboxes: &[Sandbox]) -> (Vec<String>, BTreeSet<Scope>) {
-        let scopes: BTreeSet<Scope> = plan.steps.iter().flat_map(scopes_of).collect();
-        let mut namespaces = SandboxNamespaces::new();
-        self.open_namespaces(sandboxes, &scopes, &mut namespaces);
-        (self.kernel.roll_back(plan, &mut namespaces), scopes)
     }
 
     /// Executes the deferred deletions in a scope. Those in a sandbox that is gone were deleted with it.

@@ -81,6 +81,8 @@ use crate::daemon::Handle;
 use crate::error::Result;
 use crate::node::ApiRequest;
 
+pub use runtime::SandboxSource;
+
 /// Shared by all watches and writers.
 #[derive(Clone)]
 struct Context {
@@ -131,6 +133,12 @@ impl Context {
 
 /// Starts all watches. They run as long as the async runtime of the calling task.
 pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
+    let socket = named(&config.cri_socket).map(PathBuf::from);
+    start_with(config, handle, SandboxSource::Runtime(socket)).await
+}
+
+/// The same, with sandboxes from another source than the configured container runtime.
+pub async fn start_with(config: &Config, handle: &Handle, sandboxes: SandboxSource) -> Result<()> {
     let client = knit_kube::connect(named(&config.kubeconfig)).await?;
     let reads_definitions = config.network_attachments.read;
     let context = Context {
@@ -161,12 +169,11 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
         tokio::spawn(remote_pods::run(context.clone()));
     }
     tokio::spawn(overlay::run(context.clone(), config.profile, config.cluster_network.clone()));
-    let runtime = named(&config.cri_socket).map(PathBuf::from);
     let nri = config.nri_socket();
     tokio::spawn(async move {
         // Without its blocks, an agent that lost its state would reject the addresses of running pods.
         let _ = blocks_known.await;
-        start_watches(&context, runtime, reads_definitions);
+        start_watches(&context, sandboxes, reads_definitions);
         if let Some(socket) = nri {
             tokio::spawn(container_start::run(context, socket));
         }
@@ -185,12 +192,15 @@ async fn execute_requests(context: Context, mut requests: UnboundedReceiver<ApiR
     }
 }
 
-fn start_watches(context: &Context, runtime: Option<PathBuf>, reads_definitions: bool) {
+fn start_watches(context: &Context, sandboxes: SandboxSource, reads_definitions: bool) {
     for kind in Object::kinds() {
         tokio::spawn(objects::run(context.clone(), kind));
     }
     tokio::spawn(pods::run(context.clone()));
-    tokio::spawn(runtime::run(context.clone(), runtime));
+    match sandboxes {
+        SandboxSource::Runtime(socket) => drop(tokio::spawn(runtime::run(context.clone(), socket))),
+        SandboxSource::Lists(lists) => drop(tokio::spawn(runtime::run_lists(context.clone(), lists))),
+    }
     if reads_definitions {
         tokio::spawn(attachments::run(context.clone()));
         tokio::spawn(network_status::run(context.clone()));

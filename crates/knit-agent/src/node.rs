@@ -4,7 +4,7 @@ mod repair;
 mod start;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use knit_crds::attachments::AllowedPlugins;
@@ -46,7 +46,9 @@ const MAX_JOURNAL_BYTES: u64 = 8 << 20;
 pub struct Node {
     state: State,
     journal: Journal<Record, State>,
-    executor: Executor,
+    executor: Box<dyn Executor>,
+    /// The fault points of all executors.
+    faults: Faults,
     keys: Arc<KeyDir>,
     /// Open namespaces of units with a change in flight.
     namespaces: BTreeMap<Unit, SandboxNamespaces>,
@@ -414,13 +416,13 @@ impl Node {
     }
 
     /// Another executor of this node, for another thread.
-    pub fn another_executor(&self) -> Result<Executor> {
+    pub fn another_executor(&self) -> Result<Box<dyn Executor>> {
         self.executor.another()
     }
 
     /// Sets the eBPF redirect. A disabled one removes what an earlier process left.
     pub fn set_redirect(&mut self, redirect: Arc<Redirect>) {
-        self.executor.set_redirect(Some(redirect));
+        self.executor.set_redirect(redirect);
     }
 
     /// Sets the CNI plugins that annotations of pods may run.
@@ -430,7 +432,7 @@ impl Node {
 
     /// The data path between pods of this node.
     pub fn datapath_mode(&self) -> DatapathMode {
-        self.executor.redirect().map_or(DatapathMode::Bridge, |redirect| redirect.mode())
+        self.executor.datapath_mode()
     }
 
     /// Carries out work on the node's own executor.
@@ -453,13 +455,12 @@ impl Node {
 
     /// Sets fault points, for tests.
     pub fn set_faults(&mut self, faults: Box<dyn FaultInjector + Send>) {
-        let shared = self.executor.faults();
-        *shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = faults;
+        *self.faults.lock().unwrap_or_else(PoisonError::into_inner) = faults;
     }
 
     /// A fault point outside of the steps of plans.
     pub(crate) fn fault_point(&self, what: &'static str) {
-        self.executor.faults().lock().unwrap_or_else(std::sync::PoisonError::into_inner).at_point(what);
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).at_point(what);
     }
 
     /// Journals a record. Also returns its checksum.

@@ -111,7 +111,10 @@ pub(super) fn run(
                 let executors =
                     (0..options.executors).map(|_| node.another_executor()).collect::<Result<Vec<_>>>()?;
                 pool = Some(ExecutorPool::start(executors, &channels.sender)?);
-                notifications::start(&channels)?;
+                // Only this machine's kernel notifies.
+                if options.executor.is_none() {
+                    notifications::start(&channels)?;
+                }
             }
             Ok(node)
         });
@@ -142,10 +145,12 @@ pub(super) fn run(
 }
 
 fn open(options: &Options, faults: Option<Box<dyn FaultInjector + Send>>) -> Result<Node> {
-    let (mut node, notes) = Node::open_with(&options.state_dir, options.secrets.clone(), || {
+    let open_recorder = || {
         let limits = options.recent_recording.limits();
         Recorder::open(options.record.as_deref(), &options.state_dir, limits)
-    })?;
+    };
+    let (secrets, executor) = (options.secrets.clone(), options.executor.as_ref());
+    let (mut node, notes) = Node::open_with(&options.state_dir, secrets, open_recorder, executor)?;
     for note in notes {
         tracing::warn!("{note}");
     }

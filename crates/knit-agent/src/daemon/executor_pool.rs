@@ -20,7 +20,7 @@ pub(super) struct ExecutorPool {
 
 impl ExecutorPool {
     /// Starts a thread for each executor.
-    pub(super) fn start(executors: Vec<Executor>, to: &Sender<Message>) -> Result<Self> {
+    pub(super) fn start(executors: Vec<Box<dyn Executor>>, to: &Sender<Message>) -> Result<Self> {
         let (queue, receiver) = channel();
         let receiver = Arc::new(Mutex::new(receiver));
         for (number, executor) in executors.into_iter().enumerate() {
@@ -55,7 +55,7 @@ pub(super) fn run(
     (result, started.elapsed())
 }
 
-fn serve(mut executor: Executor, queue: &Mutex<Receiver<(u64, Work)>>, to: &Sender<Message>) {
+fn serve(mut executor: Box<dyn Executor>, queue: &Mutex<Receiver<(u64, Work)>>, to: &Sender<Message>) {
     if let Err(why) = allow_netns_switch() {
         tracing::error!(error = %why, "this thread cannot enter network namespaces; a helper thread does");
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use knit_cri::{DEFAULT_SOCKETS, RuntimeClient, SandboxProcess};
 use knit_engine::pods::{PodEvent, RunningSandbox};
 use knit_model::SandboxId;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Context;
@@ -27,6 +27,15 @@ const RELIST_INTERVAL: Duration = Duration::from_secs(10);
 const STARTING_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Delay after the connection failed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Where the node's sandboxes come from.
+#[derive(Debug)]
+pub enum SandboxSource {
+    /// The container runtime with this socket; without one, containerd's or CRI-O's.
+    Runtime(Option<PathBuf>),
+    /// Complete lists by the caller, for a node without a container runtime.
+    Lists(watch::Receiver<BTreeMap<SandboxId, RunningSandbox>>),
+}
 
 /// The running sandboxes.
 #[derive(Default)]
@@ -47,6 +56,24 @@ pub(super) async fn run(context: Context, socket: Option<PathBuf>) {
         }
         is_away = true;
         sleep(RETRY_INTERVAL).await;
+    }
+}
+
+/// Submits each list of the caller, as [`run`] does with those of the runtime. Ends with the caller.
+pub(super) async fn run_lists(
+    context: Context,
+    mut lists: watch::Receiver<BTreeMap<SandboxId, RunningSandbox>>,
+) {
+    let mut informer = context.informer();
+    loop {
+        let requested_at = context.monotonic_now();
+        let sandboxes = lists.borrow_and_update().clone();
+        context.submit_pods(PodEvent::Running { sandboxes, requested_at });
+        informer.mark_synced();
+        if lists.changed().await.is_err() {
+            return;
+        }
+        sleep(SETTLE_TIME).await;
     }
 }
 

@@ -8,18 +8,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use knit_engine::{Event, Unit};
-use knit_kernel::SandboxNamespaces;
-use knit_kernel::apply::{AppliedPlan, DeleteMode, Rollback};
-use knit_kernel::nft::FilterQuery;
-use knit_kernel::observe::{ScopeQuery, StateQuery};
-use knit_model::filter::{ElementKey, TableFamily};
+use knit_model::filter::ElementKey;
 use knit_model::plan::{Desired, diff};
 use knit_model::route::NextHop;
 use knit_model::{Address, IfName, Link, NetState, Plan, Route, Scope, ScopeState, Step, kernel_ids};
 
 use super::{Node, Plans};
 use crate::error::{Error, Result};
-use crate::executor::SharedFaults;
 
 /// A repaired drift.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +59,7 @@ impl Node {
 
     /// The strays of the host, as a plan that removes them.
     pub fn strays(&mut self) -> Result<Plan> {
-        let host = self.observe_host()?;
+        let host = self.executor.observe_host()?;
         let known_rules: BTreeSet<_> =
             self.state.units.values().flat_map(|unit_state| &unit_state.rules).collect();
         let is_stray = |link: &Link| is_marked(link) && self.state.units.holder(&link.name).is_none();
@@ -135,33 +130,11 @@ impl Node {
         if plan.is_empty() {
             return Ok(None);
         }
-        let mut faults = SharedFaults(self.executor.faults());
-        match self.executor.kernel().apply(
-            &plan,
-            DeleteMode::Deferred,
-            &mut SandboxNamespaces::new(),
-            &mut faults,
-        ) {
-            Ok(AppliedPlan { deferred_deletes: to_reap }) => self.deferred_deletes.extend(to_reap),
-            Err(error) if error.rollback == Rollback::Skipped => {
-                return Err(Error::Stopped { unit: "stray links".to_owned() });
-            }
-            Err(error) => return Err(Error::Stray { why: error.to_string() }),
-        }
+        self.deferred_deletes.extend(self.executor.remove_strays(&plan)?);
         let is_filter = plan.steps.iter().all(|planned| matches!(planned.step, Step::Filter(_)));
         let what = if is_filter { "removed stray packet filter elements" } else { "removed stray links" };
         let what = what.to_owned();
         Ok(Some(Repair { what, plan: Arc::new(plan) }))
-    }
-
-    /// Observes the whole host.
-    pub(super) fn observe_host(&mut self) -> Result<ScopeState> {
-        let tables = [TableFamily::Inet.table(), TableFamily::Bridge.table()].into();
-        let filter = FilterQuery { tables, with_elements: true, ..FilterQuery::default() };
-        let host = ScopeQuery { filter, ..ScopeQuery::everything() };
-        let look = StateQuery::default().with_scope(Scope::Host, host);
-        let mut seen = self.executor.kernel().observe(&look, &mut SandboxNamespaces::new())?;
-        Ok(std::mem::take(seen.scope(&Scope::Host)))
     }
 }
 

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::{Node, no_faults, now};
 use crate::error::{Error, Result};
-use crate::executor::Executor;
+use crate::executor::{Executor, ExecutorSource, KernelExecutor};
 use crate::keys::{ApiSecrets, KeyDir};
 use crate::recorder::Recorder;
 use crate::sandboxes;
@@ -53,14 +53,16 @@ impl Node {
     /// The calling thread becomes the node's: it blocks on the kernel and enters namespaces of sandboxes, so it must not belong to an async
     /// runtime.
     pub fn open(folder: &Path) -> Result<(Self, Vec<String>)> {
-        Self::open_with(folder, None, || Ok(None))
+        Self::open_with(folder, None, || Ok(None), None)
     }
 
-    /// The same, with Secrets from an API server, and a recording of the engine's inputs, which is opened while the directory is locked.
+    /// The same, with Secrets from an API server, a recording of the engine's inputs, which is opened while the directory is locked, and
+    /// another executor than the kernel's.
     pub(crate) fn open_with(
         folder: &Path,
         secrets: Option<Arc<ApiSecrets>>,
         open_recorder: impl FnOnce() -> Result<Option<Recorder>>,
+        executor: Option<&ExecutorSource>,
     ) -> Result<(Self, Vec<String>)> {
         let options = Options { format: FORMAT, retained_segments: HISTORY_SEGMENTS };
         let opened = Journal::<Record, State>::open(folder, options);
@@ -68,14 +70,21 @@ impl Node {
             opened.map_err(|error| open_error(error, folder))?;
         let mut state = snapshot.map(|(_, state)| state).unwrap_or_default();
         records.into_iter().for_each(|(_, record)| state.record(&record));
-        allow_netns_switch()?;
         let keys = Arc::new(KeyDir::new(folder).with_secrets(secrets));
-        let executor =
-            Executor::new(Netns::current()?, sandboxes::boot_id()?, Arc::clone(&keys), no_faults())?;
+        let faults = no_faults();
+        let executor: Box<dyn Executor> = match executor {
+            Some(ExecutorSource(create)) => create(),
+            None => {
+                allow_netns_switch()?;
+                let (keys, faults) = (Arc::clone(&keys), Arc::clone(&faults));
+                Box::new(KernelExecutor::new(Netns::current()?, sandboxes::boot_id()?, keys, faults)?)
+            }
+        };
         let mut node = Self {
             state,
             journal,
             executor,
+            faults,
             keys,
             namespaces: BTreeMap::new(),
             deferred_deletes: [Scope::Host].into(),
@@ -114,7 +123,7 @@ impl Node {
 
     /// The host's own ranges: networks of tenants must not overlap them.
     fn settings(&mut self) -> Result<Settings> {
-        let host = self.observe_host()?;
+        let host = self.executor.observe_host()?;
         let foreign = host.addresses.values().filter(|address| !address.owned);
         let of_nodes = |address: &IpNet| !address.addr().is_loopback() && !is_link_local(address);
         let forbidden = foreign.map(|address| address.address).filter(of_nodes);
