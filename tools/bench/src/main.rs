@@ -10,6 +10,7 @@ mod cni;
 mod create;
 mod cri;
 mod datapath;
+mod fleet;
 mod floor;
 mod hotplug;
 mod kinds;
@@ -64,6 +65,15 @@ enum Bench {
     /// The cost of one agent in a large cluster: an API server with thousands of nodes, pods and objects of Knit, of which
     /// one node runs; memory, CPU, start, received bytes, CNI ADD (needs root)
     Scale(scale::Options),
+    /// Many agents in one process against a real API server, with simulated kernels: API requests and bytes, memory, CPU, from an
+    /// object to its effect; ways to watch all pods; hollow kube-proxies as a peer (needs root)
+    Fleet(fleet::Options),
+    /// The agents of `fleet`, which starts this process
+    #[command(hide = true)]
+    FleetProcess(fleet::process::Options),
+    /// A watch of all pods for `fleet`, which starts this process
+    #[command(hide = true)]
+    WatchPods(fleet::pod_watch::Options),
 }
 
 /// Common arguments.
@@ -105,5 +115,8 @@ fn main() -> Result<()> {
         Bench::Datapath(options) => datapath::run(&options)?.print(options.is_json()),
         Bench::Primary(options) => primary::run(&options)?.print(options.is_json()),
         Bench::Scale(options) => scale::run(&options)?.print(options.is_json()),
+        Bench::Fleet(options) => fleet::run(&options)?.print(options.is_json()),
+        Bench::FleetProcess(options) => fleet::process::serve(&options),
+        Bench::WatchPods(options) => fleet::pod_watch::serve(&options),
     }
 }

@@ -5,12 +5,12 @@
 //! controller manager and the scheduler are stopped: they would evict the pods of nodes that do not run.
 
 mod agent;
-mod api;
-mod changes;
-mod cluster;
+pub mod api;
+pub mod changes;
+pub mod cluster;
 mod latency;
-mod manifests;
-mod received;
+pub mod manifests;
+pub mod received;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -154,7 +154,7 @@ fn measure_changes(report: &mut Report, agent: Agent<'_>, load: Load) -> Result<
     let mut run = |what: &str, kinds: &'static [Change], time: Duration| {
         measure(&format!("{RATE} changes per second: {what}"), || {
             let ((number, took), used) =
-                agent.during(|| changes::run(agent.knit, load, kinds, first, time))?;
+                agent.during(|| changes::run(agent.knit, load, kinds, RATE, first, time))?;
             first += number;
             // The next measurement starts without the rest of this one.
             agent.settle()?;

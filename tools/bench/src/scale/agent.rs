@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::received::Received;
+use super::received::ByteCounter;
 use crate::primary::node::Node;
 use knit_soak::harness::programs::{self, Program};
 use knit_soak::harness::{KnitCluster, wait_until};
@@ -111,7 +111,7 @@ impl Agent<'_> {
 
     /// Samples the agent until it is idle.
     fn watch_until_idle(self, agent: &Program) -> Result<Settled> {
-        let (mut received, deadline) = (Received::default(), Instant::now() + START_TIMEOUT);
+        let (mut received, deadline) = (ByteCounter::received(), Instant::now() + START_TIMEOUT);
         let (mut last_cpu, mut busy_until) = (Duration::ZERO, Instant::now());
         loop {
             let usage = programs::usage(agent)?;
@@ -141,7 +141,7 @@ impl Agent<'_> {
     /// Runs something and returns what the agent used meanwhile.
     pub fn during<T>(self, work: impl FnOnce() -> Result<T>) -> Result<(T, Used)> {
         let agent = self.running()?;
-        let (mut received, start) = (Received::default(), Instant::now());
+        let (mut received, start) = (ByteCounter::received(), Instant::now());
         self.count(&mut received, &agent)?;
         let (before, cpu) = (received.total(), programs::usage(&agent)?.cpu);
         let outcome = work()?;
@@ -155,7 +155,7 @@ impl Agent<'_> {
         Ok(programs::usage(&self.running()?)?.anonymous)
     }
 
-    fn count(self, received: &mut Received, agent: &Program) -> Result<()> {
+    fn count(self, received: &mut ByteCounter, agent: &Program) -> Result<()> {
         let api = format!("{}:6443", self.knit.cluster().addresses().control_plane());
         let flags = "-HtinpO";
         let output = self.knit.on_node(1, &["ss", flags, "state", "established", "dst", &api])?;

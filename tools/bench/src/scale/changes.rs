@@ -64,20 +64,21 @@ fn spread(number: usize, objects: usize) -> usize {
     number.wrapping_mul(7_919) % objects.max(1)
 }
 
-/// Applies changes from a list in turn for this long. `first` is the number of the first change. Returns how many there were
-/// and how long they took.
+/// Applies changes from a list in turn for this long, `rate` per second. `first` is the number of the first change. Returns how
+/// many there were and how long they took.
 pub fn run(
     knit: &KnitCluster,
     load: Load,
     changes: &'static [Change],
+    rate: u32,
     first: usize,
     time: Duration,
 ) -> Result<(usize, Duration)> {
-    let number = (time.as_secs_f64() * f64::from(RATE)) as usize;
+    let number = (time.as_secs_f64() * f64::from(rate)) as usize;
     let client = knit.client().clone();
     knit.block_on(async {
         let start = Instant::now();
-        let mut interval = tokio::time::interval(Duration::from_secs(1) / RATE);
+        let mut interval = tokio::time::interval(Duration::from_secs(1) / rate);
         interval.set_missed_tick_behavior(MissedTickBehavior::Burst);
         let mut requests = JoinSet::new();
         for current in first..first + number {
