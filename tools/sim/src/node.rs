@@ -9,7 +9,7 @@ use knit_engine::pools::PodRanges;
 use knit_engine::state::BridgeKey;
 use knit_engine::{CallId, ObserveRequest, State, Unit};
 use knit_ipam::{Capacity, Time};
-use knit_model::filter::{ElementKey, FilterStep};
+use knit_model::filter::{ElementData, ElementKey, FilterStep};
 use knit_model::link::{Attrs, Dummy, Kind, Link};
 use knit_model::report::{AppliedReport, BridgeReport, PodState};
 use knit_model::state::Address;
@@ -276,12 +276,19 @@ impl Node {
         addresses.map(|address| address.address.addr()).collect()
     }
 
+    /// Elements of the packet filter, without those of sets of ranges, which belong to the tables as a whole.
+    pub(crate) fn elements(&self) -> impl Iterator<Item = (&ElementKey, &ElementData)> {
+        let filter = self.kernel.filter(&Scope::Host);
+        let is_of_ranges = |key: &ElementKey| filter.tables[&key.table].sets[&key.set].intervals;
+        filter.elements.iter().filter(move |(key, _)| !is_of_ranges(key))
+    }
+
     /// Elements of the packet filter that belong to pods.
     pub(crate) fn pod_elements(&self) -> impl Iterator<Item = &ElementKey> {
         let shared = self.state.units.get(&Unit::PacketFilter);
         let is_shared =
             move |key: &ElementKey| shared.is_some_and(|unit_state| unit_state.filter.contains_key(key));
-        self.kernel.filter(&Scope::Host).elements.keys().filter(move |key| !is_shared(key))
+        self.elements().map(|(key, _)| key).filter(move |key| !is_shared(key))
     }
 
     /// Host links with Knit's mark.

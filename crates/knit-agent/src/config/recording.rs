@@ -40,7 +40,7 @@ impl RecentRecordingConfig {
     /// The limits; `None` if nothing is recorded.
     pub(crate) fn limits(&self) -> Option<RecentLimits> {
         let age = Duration::from_secs(self.minutes * 60);
-        (self.megabytes > 0).then(|| RecentLimits { bytes: self.megabytes << 20, age })
+        (self.megabytes > 0).then_some(RecentLimits { bytes: self.megabytes << 20, age })
     }
 }
 

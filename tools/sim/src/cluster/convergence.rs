@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use knit_engine::{Unit, pod_annotations};
-use knit_model::Scope;
 use knit_model::filter::{ElementData, ElementKey};
 
 use super::kubelet::PodPhase;
@@ -96,8 +95,7 @@ impl Cluster {
         let mut remaining = self.nodes.iter().enumerate().filter(|(_, node)| !node.is_removed);
         remaining.find_map(|(at, node)| {
             let owned = node.state.units.values().flat_map(|unit_state| &unit_state.filter).collect();
-            let existing: BTreeMap<&ElementKey, &ElementData> =
-                node.kernel.filter(&Scope::Host).elements.iter().collect();
+            let existing: BTreeMap<&ElementKey, &ElementData> = node.elements().collect();
             (existing != owned)
                 .then(|| (at, format!("{} has another packet filter than its units", node.name)))
         })

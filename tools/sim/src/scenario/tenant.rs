@@ -101,7 +101,7 @@ impl Tenant {
                     "cidr": range(tenant_start(index), prefix),
                 },
             });
-            let quota = (index % 3 == 0).then(|| Quota::new(index));
+            let quota = index.is_multiple_of(3).then(|| Quota::new(index));
             let pool = (index % 10 == 5).then_some(index / TENANTS_PER_POOL);
             let first = index * nodes / count;
             Self { namespace, network, quota, pool, first, width: width.min(nodes) }
