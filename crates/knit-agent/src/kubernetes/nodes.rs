@@ -41,9 +41,16 @@ pub(super) type Nodes = Arc<Mutex<BTreeMap<String, NodeInfo>>>;
 pub(super) struct NetworkInputs {
     pub(super) changed: Notify,
     are_pools_known: AtomicBool,
+    /// This node until all nodes are listed, so that readiness does not depend on the number of nodes.
+    own_node: Mutex<Option<NodeInfo>>,
 }
 
 impl NetworkInputs {
+    /// This node, as long as the nodes are not listed.
+    fn own_node(&self, are_listed: bool) -> Option<NodeInfo> {
+        self.own_node.lock().unwrap_or_else(PoisonError::into_inner).clone().filter(|_| !are_listed)
+    }
+
     /// The loop knows all pools.
     pub(super) fn set_pools_known(&self) {
         self.are_pools_known.store(true, Ordering::Relaxed);
@@ -55,6 +62,7 @@ impl NetworkInputs {
 pub(super) async fn run(context: Context, config: ClusterNetworkConfig) {
     not_ready(&context, "waiting for this node's Node object");
     tokio::spawn(reconcile(context.clone(), config));
+    tokio::spawn(read_own_node(context.clone()));
     let (capacity_sender, published_capacity) = watch::channel(None);
     tokio::spawn(address_capacity::run(context.clone(), published_capacity));
     let (key_sender, published_key) = watch::channel(None);
@@ -75,6 +83,21 @@ pub(super) async fn run(context: Context, config: ClusterNetworkConfig) {
         }
     };
     watch_all(&context, handle).await;
+}
+
+/// Reads this node alone: a list of thousands of nodes takes seconds. If that fails, the list has it.
+async fn read_own_node(context: Context) {
+    let api = Api::<NodeSummary>::all(context.client.clone());
+    match api.get(&context.node).await {
+        Ok(own) => {
+            let mut known = context.network_inputs.own_node.lock().unwrap_or_else(PoisonError::into_inner);
+            *known = Some(own.split().1);
+            context.network_inputs.changed.notify_one();
+        }
+        Err(why) => {
+            tracing::debug!(error = %why, "cannot read this node's Node object; waiting for the list")
+        }
+    }
 }
 
 /// Watches the addresses of all nodes.
@@ -116,11 +139,19 @@ async fn reconcile(context: Context, config: ClusterNetworkConfig) {
     loop {
         let _ = tokio::time::timeout(RESYNC_INTERVAL, context.network_inputs.changed.notified()).await;
         let mut nodes = context.nodes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let are_listed = !nodes.is_empty();
         let ready: BTreeSet<String> =
             nodes.iter().filter(|(_, known)| known.is_ready).map(|(name, _)| name.clone()).collect();
-        let Some(mut own) = nodes.remove(&*context.node) else { continue };
-        // Fed unconditionally: the loop may have reopened its state.
-        context.handle.submit(Event::ReadyNodes(ready));
+        let Some(mut own) =
+            nodes.remove(&*context.node).or_else(|| context.network_inputs.own_node(are_listed))
+        else {
+            continue;
+        };
+        // Nothing is concluded from missing nodes before they are listed. Then fed unconditionally: the loop may have reopened its
+        // state.
+        if are_listed {
+            context.handle.submit(Event::ReadyNodes(ready));
+        }
         if !context.network_inputs.are_pools_known.load(Ordering::Relaxed) {
             not_ready(&context, "waiting for the list of address pools");
             continue;
@@ -156,7 +187,9 @@ async fn reconcile(context: Context, config: ClusterNetworkConfig) {
         let compute = move || (network(&node, &own, &config, ranges.pools, &links), peers(&nodes, &links));
         let Ok((found, peers)) = spawn_blocking(compute).await else { continue };
         // Submitted unconditionally: the loop may have reopened its state, and compares them with what it knows.
-        context.handle.submit(Event::Peers(peers));
+        if are_listed {
+            context.handle.submit(Event::Peers(peers));
+        }
         let cluster = match found {
             Ok(cluster) => cluster,
             Err(why) => {
