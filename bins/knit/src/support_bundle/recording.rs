@@ -12,7 +12,7 @@ use super::{Bundle, REDACTED};
 /// The segments in the agent's state directory and in the bundle, the older one first.
 pub const SEGMENTS: [&str; 2] = ["recording/previous.jsonl", "recording/current.jsonl"];
 
-/// Stands for a line that is not complete: an agent was killed, or still writes it.
+/// Replaces a line that is not complete: an agent was killed, or still writes it.
 const INCOMPLETE: &str = "{";
 
 /// Adds the segments that exist.

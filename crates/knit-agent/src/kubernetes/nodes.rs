@@ -85,7 +85,7 @@ pub(super) async fn run(context: Context, config: ClusterNetworkConfig) {
     watch_all(&context, handle).await;
 }
 
-/// Reads this node alone: a list of thousands of nodes takes seconds. If that fails, the list has it.
+/// Reads this node alone: a list of thousands of nodes takes seconds. If that fails, the list contains it.
 async fn read_own_node(context: Context) {
     let api = Api::<NodeSummary>::all(context.client.clone());
     match api.get(&context.node).await {

@@ -1,6 +1,6 @@
 //! The agents' API requests, counted by the API server.
 //!
-//! Its metrics have no client. The agents' requests are told by what is requested: the benchmark itself lists and watches nothing, and
+//! Its metrics have no client. The agents' requests are identified by what is requested: the benchmark itself lists and watches nothing, and
 //! writes only pods, Nodes, Namespaces and the objects that tenants create.
 
 use std::collections::BTreeMap;

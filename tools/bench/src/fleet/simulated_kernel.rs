@@ -1,6 +1,6 @@
 //! The kernel of a node that does not run: the fake kernel of the model's tests, as an executor of the agent.
 //!
-//! Everything takes effect at once, deletions too. Its own CPU time is counted, so that it can be told from the agent's.
+//! Everything takes effect at once, deletions too. Its own CPU time is counted, so that it can be distinguished from the agent's.
 
 #[path = "../../../../crates/knit-model/tests/unit/fake_kernel.rs"]
 #[allow(dead_code, reason = "shared with the tests of knit-model")]
