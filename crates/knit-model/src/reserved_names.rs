@@ -1,7 +1,7 @@
 //! Names of links that programs of the host use: no tenant's bridge may have one.
 //!
 //! A program that finds a link with its own name takes it for its own: it moves, deletes or sends to it. So such a name is
-//! reserved even while no link has it.
+//! reserved even while it is free.
 
 use crate::name::IfName;
 

@@ -39,7 +39,7 @@ pub(crate) fn required_extension() -> Value {
     })
 }
 
-/// An object as the API server has it.
+/// An object as stored in the API server.
 pub(crate) fn object(manifest: &Value) -> Object {
     Object::from_manifest(manifest).expect("the manifest is valid")
 }

@@ -206,7 +206,7 @@ fn start_daemon(config: &Config, kernel: &Arc<SimulatedKernel>) -> Result<(Daemo
     Ok((Daemon::start(options, None)?, has_synced))
 }
 
-/// The configuration of an agent, as `deploy/primary` has it. Nothing on this machine is served or installed.
+/// The configuration of an agent, as in `deploy/primary`. Nothing on this machine is served or installed.
 fn config(node: &str, folder: &Path, kubeconfig: &Path) -> Config {
     let mut config = Config {
         node_name: node.to_owned(),

@@ -99,7 +99,7 @@ impl Cluster {
             .map_or_else(|| "apps".to_owned(), |tenant| self.tenants[tenant].namespace.clone())
     }
 
-    /// The pod as the API server has it.
+    /// The pod as stored in the API server.
     pub(crate) fn api_pod(&self, number: u32) -> ApiPod {
         let pod = &self.pods[number as usize];
         let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
