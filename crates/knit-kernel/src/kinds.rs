@@ -310,8 +310,8 @@ mod tests {
 
     #[test]
     fn a_change_writes_only_its_field() {
-        let change = FieldChange { field: "ttl".to_owned(), from: 1.into(), to: 9.into() };
-        let mtu = FieldChange { field: "mtu".to_owned(), from: 1400.into(), to: 1500.into() };
+        let change = FieldChange::new("ttl", 1, 9);
+        let mtu = FieldChange::new("mtu", 1400, 1500);
         let changes = [change, mtu];
         let kind = changed("vxlan", Attributes::new(&[]), &changes).unwrap();
         let mut message = Message::new(0, 0, "test");

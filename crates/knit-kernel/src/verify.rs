@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use knit_model::filter::{Filter, FilterStep};
-use knit_model::link::{Attrs, FieldDifference, Fields, Kind, Link, values_match};
+use knit_model::link::{Attrs, FieldDifference, Kind, Link, values_match};
 use knit_model::plan::{FieldChange, ItemKey, Plan, Step};
 use knit_model::{IfName, Scope, ScopeState};
 use serde_json::Value;
@@ -47,20 +47,20 @@ struct Expected<'a> {
 struct ExpectedLink<'a> {
     /// As created, including later changes of `up`.
     created: Option<(Attrs, &'a Kind)>,
-    /// Other fields that were changed.
-    changed: Fields,
+    /// The last change of other fields.
+    changed: BTreeMap<&'a str, &'a FieldChange>,
 }
 
 impl<'a> ExpectedLink<'a> {
     fn created(link: &'a Link) -> Self {
-        Self { created: Some((link.attrs.clone(), &link.kind)), changed: Fields::new() }
+        Self { created: Some((link.attrs.clone(), &link.kind)), changed: BTreeMap::new() }
     }
 
-    fn change(&mut self, change: &FieldChange) {
+    fn change(&mut self, change: &'a FieldChange) {
         match (&mut self.created, &change.to) {
             (Some((attrs, _)), Value::Bool(up)) if change.field == "up" => attrs.up = Some(*up),
             _ => {
-                self.changed.insert(change.field.clone(), change.to.clone());
+                self.changed.insert(&change.field, change);
             }
         }
     }
@@ -86,10 +86,10 @@ impl<'a> ExpectedLink<'a> {
                 }
             }
         }
-        for (field, want) in &self.changed {
-            let there = link.attrs.field(field).or_else(|| link.kind.fields().remove(field));
-            if let Some(there) = there.filter(|there| !values_match(want, there)) {
-                differs(field, &there, want);
+        for (field, change) in &self.changed {
+            let there = link.attrs.field(field).or_else(|| link.kind.fields().remove(*field));
+            if let Some(there) = there.filter(|there| !change.is_applied_to(there)) {
+                differs(field, &there, &change.to);
             }
         }
     }

@@ -92,6 +92,14 @@ macro_rules! kinds {
                 }
             }
 
+            /// Fields that are maps, of which a change sets and removes single entries.
+            pub fn map_fields(&self) -> &'static [&'static str] {
+                match self {
+                    $(Self::$name(_) => <$name as LinkKind>::MAPS,)*
+                    Self::Other { .. } => &[],
+                }
+            }
+
             /// Where policy can be enforced.
             pub fn enforcement(&self) -> Enforcement {
                 match self {

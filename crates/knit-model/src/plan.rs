@@ -19,7 +19,7 @@ pub use diff::diff;
 pub use moved_devices::fill_original_attrs;
 
 use crate::filter::{FilterItem, FilterStep};
-use crate::link::{Kind, Link};
+use crate::link::{Kind, Link, values_match};
 use crate::name::IfName;
 use crate::neighbour::{Neighbour, NeighbourKey};
 use crate::problem::Problem;
@@ -187,6 +187,55 @@ pub struct FieldChange {
     pub from: Value,
     /// The new value.
     pub to: Value,
+    /// Whether the values are maps with only the entries that differ: a map may have thousands of others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub entries: bool,
+}
+
+impl FieldChange {
+    /// A change of the whole value.
+    pub fn new(field: impl Into<String>, from: impl Into<Value>, to: impl Into<Value>) -> Self {
+        Self { field: field.into(), from: from.into(), to: to.into(), entries: false }
+    }
+
+    /// Restricts a change of a map to the entries that differ.
+    #[must_use]
+    pub(crate) fn restricted_to_entries(mut self) -> Self {
+        if let (Value::Object(from), Value::Object(to)) = (&mut self.from, &mut self.to) {
+            from.retain(|key, value| {
+                let is_same = to.get(key).is_some_and(|to| values_match(to, value));
+                if is_same {
+                    to.remove(key);
+                }
+                !is_same
+            });
+            self.entries = true;
+        }
+        self
+    }
+
+    /// Whether a value is as it is after the change.
+    pub fn is_applied_to(&self, value: &Value) -> bool {
+        let (true, Value::Object(from), Value::Object(to), Value::Object(entries)) =
+            (self.entries, &self.from, &self.to, value)
+        else {
+            return values_match(&self.to, value);
+        };
+        to.iter().all(|(key, to)| entries.get(key).is_some_and(|value| values_match(to, value)))
+            && from.keys().all(|key| to.contains_key(key) || !entries.contains_key(key))
+    }
+
+    /// Changes a value.
+    pub fn apply_to(&self, value: &mut Value) {
+        let (true, Value::Object(from), Value::Object(to), Value::Object(entries)) =
+            (self.entries, &self.from, &self.to, &mut *value)
+        else {
+            *value = self.to.clone();
+            return;
+        };
+        from.keys().for_each(|key| drop(entries.remove(key)));
+        entries.extend(to.clone());
+    }
 }
 
 impl Plan {
@@ -255,6 +304,7 @@ impl Step {
                     field: change.field,
                     from: change.to,
                     to: change.from,
+                    entries: change.entries,
                 };
                 Self::ChangeLink { name, kind, changes: changes.into_iter().map(invert).collect() }
             }

@@ -28,6 +28,8 @@ pub trait LinkKind: Serialize {
     const NAMES: &'static [&'static str] = &[Self::NAME];
     /// Fields that the kernel accepts only when the link is created; changing one recreates the link.
     const IMMUTABLE: &'static [&'static str];
+    /// Fields that are maps, of which a change sets and removes single entries.
+    const MAPS: &'static [&'static str] = &[];
     /// Where policy can be enforced.
     const ENFORCEMENT: Enforcement;
     /// Whether it carries Ethernet. Other links have no hardware address, and no ARP or multicast by default.

@@ -97,6 +97,7 @@ impl Vxlan {
 impl LinkKind for Vxlan {
     const NAME: &'static str = "vxlan";
     const IMMUTABLE: &'static [&'static str] = &["vni", "port", "local", "parent", "learning"];
+    const MAPS: &'static [&'static str] = &["fdb"];
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
 
     fn samples() -> Vec<Self> {

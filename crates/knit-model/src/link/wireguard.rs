@@ -73,6 +73,7 @@ impl WireGuard {
 impl LinkKind for WireGuard {
     const NAME: &'static str = "wireguard";
     const IMMUTABLE: &'static [&'static str] = &[];
+    const MAPS: &'static [&'static str] = &["peers"];
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
     const ON_UPLINK: bool = false;
     const ETHERNET: bool = false;

@@ -8,14 +8,16 @@ use crate::link::{Kind, Link, Veth, values_match};
 /// Set fields that differ, except for setting the link up. Fields that are unset on either side are not compared.
 pub(super) fn changes(desired: &Link, observed: &Link) -> Vec<FieldChange> {
     let sets_up = up_change(desired, observed).is_some();
-    let in_attrs = desired.attrs.differences(&observed.attrs).into_iter().map(|differs| FieldChange {
-        field: differs.field.to_owned(),
-        from: differs.observed,
-        to: differs.desired,
-    });
+    let in_attrs = desired.attrs.differences(&observed.attrs).into_iter();
+    let in_attrs = in_attrs.map(|differs| FieldChange::new(differs.field, differs.observed, differs.desired));
     let mut differing: Vec<FieldChange> =
         in_attrs.filter(|change| !(sets_up && change.field == "up")).collect();
-    differing.extend(kind_changes(&desired.kind, &observed.kind));
+    let maps = desired.kind.map_fields();
+    differing.extend(kind_changes(&desired.kind, &observed.kind).into_iter().map(|change| {
+        // The original value of a foreign link is restored as a whole.
+        let is_map = desired.owner.is_some() && maps.contains(&change.field.as_str());
+        if is_map { change.restricted_to_entries() } else { change }
+    }));
     differing.sort_by(|a, b| a.field.cmp(&b.field));
     if differing.iter().any(|change| change.field == "master") {
         let is_changed = |lost: &FieldChange| differing.iter().any(|change| change.field == lost.field);
@@ -34,7 +36,7 @@ fn kind_changes(desired: &Kind, observed: &Kind) -> Vec<FieldChange> {
     let observed = observed.fields();
     let differing = desired.fields().into_iter().filter_map(|(field, to)| {
         let from = observed.get(&field)?.clone();
-        (!values_match(&to, &from)).then_some(FieldChange { field, from, to })
+        (!values_match(&to, &from)).then(|| FieldChange::new(field, from, to))
     });
     differing.collect()
 }
@@ -47,11 +49,11 @@ pub(super) fn lost_with_master(desired: &Link, observed: &Link) -> impl Iterator
     // Defaults of a new port are not lost.
     let is_default = |value: &Value| matches!(value, Value::Null | Value::Bool(false));
     let lost = lost.into_iter().filter(move |(_, from, to)| !is_default(from) || !is_default(to));
-    lost.map(|(field, from, to)| FieldChange { field: field.to_owned(), from, to })
+    lost.map(|(field, from, to)| FieldChange::new(field, from, to))
 }
 
 /// The change that sets a link up.
 pub(super) fn up_change(desired: &Link, observed: &Link) -> Option<FieldChange> {
     let sets_up = desired.attrs.up == Some(true) && observed.attrs.up == Some(false);
-    sets_up.then(|| FieldChange { field: "up".to_owned(), from: Value::Bool(false), to: Value::Bool(true) })
+    sets_up.then(|| FieldChange::new("up", false, true))
 }

@@ -31,7 +31,7 @@ pub(super) fn implied_mtu_changes(now: &mut NetState, parent: &LinkKey, mtu: u64
             if u64::from(own) > mtu || (link.kind.follows_mtu() && u64::from(own) != mtu) {
                 // A lowered link cannot be raised again here, so its desired MTU is not requested again.
                 link.attrs.mtu = u32::try_from(mtu).ok().map(|mtu| mtu.max(own));
-                let change = FieldChange { field: "mtu".to_owned(), from: own.into(), to: mtu.into() };
+                let change = FieldChange::new("mtu", own, mtu);
                 let (name, kind) = (link.name.clone(), link.kind.name().to_owned());
                 let step = Step::ChangeLink { name, kind, changes: vec![change] };
                 let scope = scope.clone();

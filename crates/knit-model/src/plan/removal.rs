@@ -83,8 +83,7 @@ impl<'a> Removal<'a> {
         let master = Master::Link(place.1.clone());
         let mut freed = Vec::new();
         for port in state.links.values_mut().filter(|port| port.attrs.master.as_ref() == Some(&master)) {
-            let unset =
-                FieldChange { field: "master".to_owned(), from: place.1.as_str().into(), to: "".into() };
+            let unset = FieldChange::new("master", place.1.as_str(), "");
             let mut free = port.clone();
             (free.attrs.master, free.attrs.vlans, free.attrs.hairpin) = (Some(Master::None), None, None);
             let changes = std::iter::once(unset).chain(lost_with_master(&free, port)).collect();

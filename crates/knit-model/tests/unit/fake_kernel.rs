@@ -127,10 +127,10 @@ impl FakeKernel {
                     let old = value.get(&change.field).cloned().unwrap_or_default();
                     // Unset values are not compared.
                     let is_known = !change.from.is_null() && !change.to.is_null();
-                    if is_known && old != change.from && old != change.to {
+                    if is_known && !change.entries && old != change.from && old != change.to {
                         return Err(format!("{} is {old}, not {}", change.field, change.from));
                     }
-                    value[&change.field] = change.to.clone();
+                    change.apply_to(&mut value[&change.field]);
                 }
                 *link = serde_json::from_value(value).map_err(|why| why.to_string())?;
                 let sets_vlans = changes.iter().any(|change| change.field == "vlans" && !change.to.is_null());

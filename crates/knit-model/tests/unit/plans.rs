@@ -1,9 +1,12 @@
 //! Properties of plans, checked against a fake kernel that rejects what the real one rejects.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
 use knit_model::filter::field::DataType;
 use knit_model::filter::rule::Verdict;
 use knit_model::filter::{ElementData, Filter, FilterChain, FilterSet, FilterTable, TableFamily};
-use knit_model::link::{Attrs, Bond, BondMode, Dummy, Master, Veth, Vrf};
+use knit_model::link::{Attrs, Bond, BondMode, Dummy, Master, OwnerId, Veth, Vrf, Vxlan};
 use knit_model::plan::{Desired, Plan, PlannedStep, diff};
 use knit_model::{Kind, Link, Mac, Neighbour, NetState, SandboxId, Scope, Step};
 use proptest::prelude::*;
@@ -344,4 +347,42 @@ fn a_set_is_removed_before_the_chains_that_its_verdicts_lead_to() {
     assert_eq!(*kernel.filter(&Scope::Host), neither);
     kernel.apply(&plan.inverse()).unwrap();
     assert_eq!(*kernel.filter(&Scope::Host), both);
+}
+
+#[test]
+fn change_of_a_map_contains_only_the_entries_that_differ() {
+    let table = |last: u8, extra: &[u8]| -> BTreeMap<Mac, IpAddr> {
+        let numbers = (1..100).chain(extra.iter().copied());
+        let mut all: BTreeMap<Mac, IpAddr> = numbers
+            .map(|number| (Mac::derived(&number.to_string()), IpAddr::from([192, 0, 2, number])))
+            .collect();
+        all.insert(Mac::derived("moved"), IpAddr::from([192, 0, 2, last]));
+        all
+    };
+    let state = |entries| {
+        let vxlan = Vxlan::unicast(7, 4789, IpAddr::from([192, 0, 2, 250]), entries);
+        let mut link = Link::new("vx0".parse().unwrap(), Kind::Vxlan(vxlan));
+        link.owner = Some(OwnerId::derived("test"));
+        let mut state = NetState::default();
+        state.scope(&Scope::Host).add_link(link);
+        state
+    };
+    let (before, after) = (state(table(201, &[111])), state(table(202, &[112])));
+    let desired = Desired { state: after.clone(), ..Desired::default() };
+    let plan = diff(&desired, &before);
+    let [PlannedStep { step: Step::ChangeLink { changes, .. }, .. }] = &plan.steps[..] else {
+        panic!("{plan}")
+    };
+    let [change] = &changes[..] else { panic!("{plan}") };
+    assert!(change.entries);
+    assert_eq!([&change.from, &change.to].map(|map| map.as_object().unwrap().len()), [2, 2], "{plan}");
+    // Applied and rolled back entry by entry.
+    let mut kernel = FakeKernel::with_state(before.clone());
+    kernel.apply(&plan).unwrap();
+    assert_eq!(kernel.observe(), after);
+    kernel.apply(&plan.inverse()).unwrap();
+    assert_eq!(kernel.observe(), before);
+    let fields = |state: &NetState| state.link(&Scope::Host, &"vx0".parse().unwrap()).unwrap().kind.fields();
+    assert!(change.is_applied_to(&fields(&after)["fdb"]));
+    assert!(!change.is_applied_to(&fields(&before)["fdb"]));
 }
