@@ -58,7 +58,7 @@ fn main() -> Result<()> {
 /// Builds Knit as fast as possible: without cluster support and the fast path, which also needs clang.
 fn build() -> Result<()> {
     let mut cargo = process::cargo();
-    cargo.current_dir(places::workspace()).env("CARGO_INCREMENTAL", "0");
+    cargo.current_dir(places::workspace());
     cargo.args(["build", "--locked", "--package", "knit", "--no-default-features"]);
     process::run(&mut cargo)
 }

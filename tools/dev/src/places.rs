@@ -12,6 +12,11 @@ pub fn workspace() -> &'static Path {
         .expect("this crate is two folders below the checkout")
 }
 
+/// Cargo's target folder.
+pub fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from)
+}
+
 /// `$XDG_CACHE_HOME/knit` (by default `~/.cache/knit`): what was built or extracted once and serves every checkout.
 pub fn cache() -> Result<PathBuf> {
     let base = match std::env::var_os("XDG_CACHE_HOME") {

@@ -1,12 +1,18 @@
 //! Running other programs, with errors that name the command and show what it output.
 
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::places;
+
 /// How many lines of a failed command's output are worth showing.
 const TAIL_LINES: usize = 25;
+
+/// The variable that makes cargo build incrementally, or not.
+const INCREMENTAL: &str = "CARGO_INCREMENTAL";
 
 /// cargo, without what a cargo that started this program says about its package: build scripts that read that (ring's does) would
 /// run again, and everything above them be built anew, whenever a person and this program take turns.
@@ -18,7 +24,25 @@ pub fn cargo() -> Command {
             cargo.env_remove(name);
         }
     }
+    if std::env::var_os(INCREMENTAL).is_none() && !is_built_incrementally(&places::target()) {
+        cargo.env(INCREMENTAL, "0");
+    }
     cargo
+}
+
+/// Whether someone built Knit's crates incrementally. A first build takes longer that way, and cargo builds a crate again when
+/// this changes, so all commands do what was done before.
+fn is_built_incrementally(target: &Path) -> bool {
+    let folders =
+        |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    // `cargo xtask` itself is always built the way cargo is configured.
+    let is_of_knit = |path: &PathBuf| {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        name.starts_with("knit") && !name.starts_with("knit_dev-")
+    };
+    let mut profiles =
+        std::iter::once(target.to_owned()).chain(folders(target)).map(|folder| folder.join("debug"));
+    profiles.any(|profile| folders(&profile.join("incremental")).any(|path| is_of_knit(&path)))
 }
 
 /// The command line as a person would type it.
@@ -77,4 +101,22 @@ pub fn require_root(what: &str) -> Result<()> {
 
 fn cannot_start(command: &Command) -> String {
     format!("cannot start `{}` (is it installed? `cargo xtask deps` lists what is missing)", line(command))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_first_build_is_not_incremental_and_later_ones_are_like_it() {
+        let target = std::env::temp_dir().join(format!("knit-incremental-{}", std::process::id()));
+        let folder = |name: &str| std::fs::create_dir_all(target.join(name)).unwrap();
+        assert!(!is_built_incrementally(&target), "there is no target folder");
+        folder("x86_64-unknown-linux-gnu/debug/incremental/knit_dev-1a2b");
+        folder("x86_64-unknown-linux-gnu/debug/incremental/xtask-1a2b");
+        assert!(!is_built_incrementally(&target), "the front end says nothing about the rest");
+        folder("x86_64-unknown-linux-gnu/debug/incremental/knit_engine-1a2b");
+        assert!(is_built_incrementally(&target));
+        std::fs::remove_dir_all(&target).unwrap();
+    }
 }
