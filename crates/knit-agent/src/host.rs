@@ -8,9 +8,10 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use knit_engine::call::{AttachRequest, RequestedDevice};
-use knit_kernel::connected_routes::{ConnectedRoutes, link_by_address};
+use knit_kernel::connected_routes::{connected_routes, link_by_address};
 use knit_kernel::counters::link_counters;
 use knit_kernel::{Netns, devices, features};
+use knit_model::connected_routes::ConnectedRoutes;
 use knit_model::{IfName, Sandbox};
 use tokio::task::{JoinError, spawn_blocking};
 
@@ -50,7 +51,7 @@ impl HostLinks {
     pub(crate) async fn read(own: Vec<IpAddr>) -> Result<Self> {
         blocking(move || {
             let host = Netns::current()?;
-            Ok(Self { addresses: addresses_in(&host, &own), routes: ConnectedRoutes::read(&host)? })
+            Ok(Self { addresses: addresses_in(&host, &own), routes: connected_routes(&host)? })
         })
         .await
     }

@@ -97,9 +97,7 @@ struct Context {
     pods_changed: Arc<Notify>,
     /// The inputs of the cluster network's ranges.
     network_inputs: Arc<nodes::NetworkInputs>,
-    /// All nodes, where they are watched.
-    nodes: nodes::Nodes,
-    /// Wakes the overlay task: networks, blocks or nodes changed.
+    /// Wakes the overlay task: networks, blocks or this node changed.
     overlay_changed: Arc<Notify>,
     /// Wakes the remote pods task: egress gateways changed.
     gateways_changed: Arc<Notify>,
@@ -149,7 +147,6 @@ pub async fn start_with(config: &Config, handle: &Handle, sandboxes: SandboxSour
         sandboxes_changed: Arc::default(),
         pods_changed: Arc::default(),
         network_inputs: Arc::default(),
-        nodes: Arc::default(),
         overlay_changed: Arc::default(),
         gateways_changed: Arc::default(),
         gates_changed: Arc::default(),

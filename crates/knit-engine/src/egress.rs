@@ -33,9 +33,6 @@ pub struct EgressState {
     pub active: BTreeMap<String, String>,
     /// Addresses of pods on other nodes, by namespace, whose egress may go through this node.
     pub remote_pods: BTreeMap<String, BTreeSet<IpAddr>>,
-    /// Ready nodes. Not persistent: `None` until the node watch has synced.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) ready_nodes: Option<BTreeSet<String>>,
 }
 
 /// The egress path of packets of one family on this node.
@@ -84,11 +81,6 @@ impl EgressState {
     /// Whether nothing is persistent.
     pub(crate) fn is_empty(&self) -> bool {
         self.active.is_empty() && self.remote_pods.is_empty()
-    }
-
-    /// The persistent part.
-    pub(crate) fn persistent(&self) -> Self {
-        Self { ready_nodes: None, ..self.clone() }
     }
 
     /// Applies a change of the addresses of remote pods.
@@ -178,7 +170,8 @@ impl State {
             let addresses = judged.collect();
             let active = self.egress.active.get(&spec.name).map(String::as_str);
             if let Some(active) = active
-                && self.egress.ready_nodes.as_ref().is_some_and(|ready_nodes| !ready_nodes.contains(active))
+                && self.nodes.has_synced()
+                && !self.nodes.is_ready(active)
             {
                 warnings
                     .push(format!("none of its nodes is Ready: the last one, {active}, keeps the addresses"));
@@ -290,15 +283,13 @@ fn gateway_numbers<'a>(gateways: impl Iterator<Item = (u64, &'a str)>) -> BTreeM
     gateway_numbers
 }
 
-/// The Ready nodes changed.
-pub(crate) fn on_ready_nodes(state: &mut State, ready_nodes: BTreeSet<String>, effects: &mut Effects) {
-    if state.egress.ready_nodes.as_ref() != Some(&ready_nodes) {
-        let (before, is_first) = (gateway_warnings(state), state.egress.ready_nodes.is_none());
-        state.egress.ready_nodes = Some(ready_nodes);
-        elect_nodes(state, effects);
-        if gateway_warnings(state) != before || (is_first && !state.egress.active.is_empty()) {
-            state.dirty.insert(Unit::NodeRoutes);
-        }
+/// Changes the nodes, and elects the active node of each gateway again.
+pub(crate) fn on_node_change(state: &mut State, change: impl FnOnce(&mut State), effects: &mut Effects) {
+    let (before, is_first) = (gateway_warnings(state), !state.nodes.has_synced());
+    change(state);
+    elect_nodes(state, effects);
+    if gateway_warnings(state) != before || (is_first && !state.egress.active.is_empty()) {
+        state.dirty.insert(Unit::NodeRoutes);
     }
 }
 
@@ -361,9 +352,7 @@ pub(crate) fn on_object_change(state: &mut State, object: &ObjectKey, effects: &
 fn elect_nodes(state: &mut State, effects: &mut Effects) {
     let specs = state.gateway_specs().map(|(_, _, spec)| spec);
     let chosen = specs.filter_map(|spec| {
-        let is_well = |node: &&String| {
-            state.egress.ready_nodes.as_ref().is_some_and(|ready_nodes| ready_nodes.contains(*node))
-        };
+        let is_well = |node: &&String| state.nodes.is_ready(node);
         let last = || state.egress.active.get(&spec.name).filter(|last| spec.nodes.contains(last));
         let node = spec.nodes.iter().find(is_well).or_else(last)?;
         Some((spec.name.clone(), node.clone()))

@@ -20,9 +20,10 @@ use crate::call::{
 };
 use crate::extension::{Invocation, InvocationOutcome, InvocationResult, Receipt, RegisteredExtension};
 use crate::extensions::{ExtensionRegistration, ExtensionRemoval, ReceiptsEnded};
-use crate::namespaces::Namespaces;
+use crate::namespaces::{NamespaceEvent, Namespaces};
+use crate::nodes::NodeEvent;
 use crate::objects::ObjectEvent;
-use crate::overlay::Underlay;
+use crate::overlay::{TunnelConfig, Underlay};
 use crate::packet_filter::{FastPathChange, Rerouted};
 use crate::plugin_chain::{ChainKey, ChainedInterface, CniCommand, PluginChain};
 use crate::pod_annotations::{DefinitionEvent, NetworksRequest, TranslatedNetworks};
@@ -103,10 +104,10 @@ pub enum Event {
     Quotas(QuotaEvent),
     /// A change of the blocks of shared ranges.
     Blocks(blocks::BlockEvent),
-    /// The complete set of options that admins set on namespaces.
-    Namespaces(Namespaces),
-    /// The complete set of Ready nodes.
-    ReadyNodes(BTreeSet<String>),
+    /// A change of the options that admins set on namespaces.
+    Namespaces(NamespaceEvent),
+    /// A change of the cluster's nodes, or of how they are reached.
+    Nodes(NodeEvent),
     /// The complete set of addresses that pods of a namespace have on other nodes.
     RemotePods {
         /// The namespace.
@@ -114,12 +115,12 @@ pub enum Event {
         /// The addresses.
         addresses: BTreeSet<IpAddr>,
     },
-    /// The complete list of other nodes, with their pod ranges.
-    Peers(Vec<PeerNode>),
-    /// The addresses of all nodes that overlay tunnels may run over.
-    Underlay(Underlay),
+    /// The endpoints of overlay tunnels on this node.
+    TunnelEndpoints(TunnelConfig),
     /// Compare everything with the kernel.
     Resync,
+    /// Compare everything with the kernel except the routes to other nodes.
+    ResyncWithoutNodeRoutes,
     /// A caller requests interfaces and waits for the result.
     AttachRequested(Box<AttachRequest>),
     /// A caller requests the removal of interfaces and waits for the result.

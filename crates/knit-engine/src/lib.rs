@@ -4,8 +4,8 @@
 //! [`Effect`]s. The engine has no access to clocks, sockets or files. [`State`] holds everything it remembers and
 //! changes only through [`Record`]s, which the host journals: replaying the records reproduces the state.
 //!
-//! [`pods`] and [`objects`] turn watch results (pods, sandboxes, objects) into events; [`namespaces`] reads the labels
-//! that admins set on namespaces.
+//! [`pods`], [`nodes`] and [`objects`] handle watch results (pods, sandboxes, nodes, objects); [`namespaces`] reads the
+//! labels that admins set on namespaces.
 
 pub mod address_capacity;
 pub mod attachments;
@@ -17,6 +17,7 @@ pub mod event;
 pub mod extension;
 pub mod extensions;
 pub mod namespaces;
+pub mod nodes;
 pub mod object_index;
 pub mod objects;
 pub mod overlay;

@@ -1,12 +1,15 @@
 //! Options of namespaces, set by admins as labels of the Namespace, which its tenants cannot write.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use knit_model::SandboxId;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster;
+use crate::event::Record;
+use crate::packet_filter;
 use crate::state::{ObjectKey, State};
+use crate::step::Effects;
 
 /// The label that allows pods of a namespace to spoof source addresses, with the value `off`.
 pub const ANTI_SPOOFING: &str = "knit.opdev.io/anti-spoofing";
@@ -49,6 +52,48 @@ impl NamespaceOptions {
     /// Whether no option is set.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
+    }
+}
+
+/// A change of namespaces.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum NamespaceEvent {
+    /// All namespaces with options.
+    Listed(Namespaces),
+    /// The options of a namespace; the default if it was deleted.
+    Changed {
+        /// The namespace.
+        name: String,
+        /// Its options.
+        options: NamespaceOptions,
+    },
+}
+
+/// Handles a change of namespaces.
+pub(crate) fn handle(state: &mut State, event: NamespaceEvent, effects: &mut Effects) {
+    let changed: Namespaces = match event {
+        NamespaceEvent::Listed(mut listed) => {
+            let removed = state.namespaces.keys().filter(|name| !listed.contains_key(*name)).cloned();
+            let removed: Vec<String> = removed.collect();
+            listed.retain(|name, options| state.namespaces.get(name) != Some(options));
+            listed
+                .into_iter()
+                .chain(removed.into_iter().map(|name| (name, NamespaceOptions::default())))
+                .collect()
+        }
+        NamespaceEvent::Changed { name, options } => {
+            if state.namespaces.get(&name).copied().unwrap_or_default() == options {
+                return;
+            }
+            [(name, options)].into()
+        }
+    };
+    if !changed.is_empty() {
+        let names = changed.keys().cloned().collect();
+        effects.record(state, Record::Namespaces(changed));
+        packet_filter::on_namespace_change(state, &names);
+        effects.changed(BTreeSet::from([cluster::key()]));
     }
 }
 

@@ -19,15 +19,23 @@ use crate::object_index::Feature;
 use crate::state::{BridgeKey, ObjectKey, State};
 use crate::step::Effects;
 
-/// The addresses that overlay tunnels run over. Persistent: without an API server a restart changes nothing for pods.
+/// The overlay tunnels of this node, as configured and as its links are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Underlay {
+pub struct TunnelConfig {
     /// The VNI of the cluster network's own tunnels, which no overlay network may use.
     pub reserved_vni: u32,
     /// The UDP port of all tunnels.
     pub port: u16,
     /// Addresses of this node, at most one per family.
     pub endpoints: Vec<TunnelEndpoint>,
+}
+
+/// The addresses that overlay tunnels run over. Persistent: without an API server a restart changes nothing for pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Underlay {
+    /// This node.
+    #[serde(flatten)]
+    pub local: TunnelConfig,
     /// Addresses of the other member nodes.
     pub nodes: BTreeMap<String, Vec<IpAddr>>,
 }
@@ -35,7 +43,8 @@ pub struct Underlay {
 impl Underlay {
     /// The local endpoint of tunnels.
     pub(crate) fn end(&self) -> Option<&TunnelEndpoint> {
-        let of_family = |ipv4: bool| self.endpoints.iter().find(move |end| end.address.is_ipv4() == ipv4);
+        let of_family =
+            |ipv4: bool| self.local.endpoints.iter().find(move |end| end.address.is_ipv4() == ipv4);
         of_family(true).or_else(|| of_family(false))
     }
 
@@ -183,24 +192,32 @@ impl State {
     }
 
     /// The addresses to apply, if they differ. Only addresses of member nodes are kept.
-    fn changed_underlay(&self, mut underlay: Underlay) -> Option<Underlay> {
-        if !self.has_overlay_networks() {
+    fn changed_underlay(&self) -> Option<Underlay> {
+        let local = self.nodes.tunnels.clone()?;
+        if !self.has_overlay_networks() || !self.nodes.has_synced() {
             return None;
         }
-        let mut needed: BTreeSet<String> =
-            self.overlay_networks().flat_map(|one| self.members(one)).collect();
-        underlay.nodes.retain(|name, _| needed.remove(name));
-        // A node that disappeared keeps its address until its blocks are gone.
-        let before = self.underlay.iter().flat_map(|before| &before.nodes);
-        let before = before.filter(|(name, _)| needed.contains(*name));
-        underlay.nodes.extend(before.map(|(name, addresses)| (name.clone(), addresses.clone())));
+        let members: BTreeSet<String> = self.overlay_networks().flat_map(|one| self.members(one)).collect();
+        let nodes = members.into_iter().filter_map(|name| {
+            // A node that disappeared keeps its address until its blocks are gone.
+            let last = || self.underlay.as_ref()?.nodes.get(&name);
+            let addresses = self.nodes.get(&name).map(|node| &node.addresses).or_else(last)?.clone();
+            Some((name, addresses))
+        });
+        let underlay = Underlay { local, nodes: nodes.collect() };
         (self.underlay.as_ref() != Some(&underlay)).then_some(underlay)
     }
 }
 
-/// Node addresses changed.
-pub(crate) fn on_underlay(state: &mut State, underlay: Underlay, effects: &mut Effects) {
-    let Some(underlay) = state.changed_underlay(underlay) else { return };
+/// The endpoints of this node, or the networks.
+pub(crate) fn on_tunnel_endpoints(state: &mut State, config: TunnelConfig, effects: &mut Effects) {
+    state.nodes.tunnels = Some(config);
+    update_underlay(state, effects);
+}
+
+/// Endpoints of this node, member nodes or their addresses may have changed.
+pub(crate) fn update_underlay(state: &mut State, effects: &mut Effects) {
+    let Some(underlay) = state.changed_underlay() else { return };
     let before = state.tunnel_mtu();
     effects.record(state, Record::Underlay(underlay));
     let keys: BTreeSet<BridgeKey> = state.overlay_networks().filter_map(|one| one.bridge()).collect();
@@ -228,7 +245,7 @@ pub(crate) fn on_block_change(state: &mut State) {
 /// Bridges whose tunnel may change with this network, because their network has the same VNI.
 pub(crate) fn bridges_with_same_vni(state: &State, namespace: &str, network: &NetworkIntent) -> Vec<Unit> {
     let Some(span) = &network.overlay else { return Vec::new() };
-    let reserved_vni = state.underlay.as_ref().map_or(0, |underlay| underlay.reserved_vni);
+    let reserved_vni = state.underlay.as_ref().map_or(0, |underlay| underlay.local.reserved_vni);
     let vni = span.vni(namespace, &network.name, reserved_vni);
     let same = state.overlay_networks().filter(|other| other.vni(reserved_vni) == vni);
     let bridges = same.filter_map(|other| other.bridge()).map(Unit::Bridge);

@@ -9,7 +9,7 @@
 
 mod reconcile;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -29,8 +29,6 @@ pub const KIND: &str = "PodAddressPool";
 pub struct PodRanges {
     /// This node's ranges, in the order in which they are used.
     pub own: Vec<IpNet>,
-    /// Ranges of other nodes, by node name.
-    pub others: BTreeMap<String, Vec<IpNet>>,
     /// The pools.
     pub pools: Vec<IpNet>,
     /// Pools from which this node has no block yet.
@@ -135,7 +133,7 @@ impl State {
         self.pools(ipv6).filter(|pool| is_open(pool)).map(unclaimed).fold(0, u128::saturating_add)
     }
 
-    /// The pod ranges of the cluster network on this and other nodes. `given` are the node's pod CIDRs: they are used
+    /// The pod ranges of the cluster network on this node. `given` are the node's pod CIDRs: they are used
     /// for a family without pools, or whose pools all name namespaces. A range that is no longer configured stays
     /// while a pod uses it.
     pub fn ranges(&self, given: &[IpNet]) -> PodRanges {
@@ -159,17 +157,11 @@ impl State {
         let new: Vec<IpNet> = own.clone();
         let overlaps = |range: &IpNet| new.iter().any(|one| knit_ipam::overlaps(*one, *range));
         own.extend(before.into_iter().filter(|range| !overlaps(range) && in_use(range)));
-        let mut others: BTreeMap<String, Vec<IpNet>> = BTreeMap::new();
-        for block in self.blocks.remote.values() {
-            if block.pool_key().is_some_and(|pool| pool.is_pod_address_pool()) {
-                others.entry(block.node.clone()).or_default().push(block.cidr);
-            }
-        }
         let pools = self.pools(false).chain(self.pools(true)).map(|pool| pool.range);
         let held = self.own_pool_blocks(false).chain(self.own_pool_blocks(true));
         let pools: BTreeSet<IpNet> =
             held.filter_map(|block| Some(block.pool_key()?.range)).chain(pools).collect();
-        PodRanges { own, others, pools: pools.into_iter().collect(), pending_pools }
+        PodRanges { own, pools: pools.into_iter().collect(), pending_pools }
     }
 
     /// Whether new pods of a namespace get addresses from this range: it is a block of one of their pools, or of no

@@ -22,6 +22,7 @@ use crate::egress::EgressState;
 use crate::event::{ChangeEnded, ChangeStarted, Record, Revision, Unit};
 use crate::extensions::Extensions;
 use crate::namespaces::Namespaces;
+use crate::nodes::Nodes;
 use crate::object_index::{Feature, ObjectIndex};
 use crate::overlay::Underlay;
 use crate::packet_filter::PacketFilterState;
@@ -156,6 +157,9 @@ pub struct State {
     /// The other nodes of the cluster. Persistent: a restart without an API server keeps the routes to them.
     #[serde(default, skip_serializing_if = "Peers::is_empty")]
     pub peers: Peers,
+    /// All nodes of the cluster, from the API server.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub nodes: Nodes,
     /// The addresses that overlay tunnels run over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub underlay: Option<Underlay>,
@@ -280,7 +284,10 @@ impl State {
                 self.blocks.local.remove(name);
                 self.blocks.remember_returned(returned.clone());
             }
-            Record::Namespaces(namespaces) => self.namespaces.clone_from(namespaces),
+            Record::Namespaces(changed) => {
+                self.namespaces.extend(changed.iter().map(|(name, options)| (name.clone(), *options)));
+                self.namespaces.retain(|_, options| !options.is_default());
+            }
             Record::Peers { applied, removed } => {
                 self.peers.retain(|name, _| !removed.contains(name));
                 self.peers.extend(applied.iter().map(|peer| (peer.name.clone(), peer.clone())));
@@ -309,7 +316,7 @@ impl State {
             extensions: self.extensions.persistent(),
             blocks: self.blocks.persistent(),
             namespaces: self.namespaces.clone(),
-            egress: self.egress.persistent(),
+            egress: self.egress.clone(),
             peers: self.peers.clone(),
             underlay: self.underlay.clone(),
             started: self.started.clone(),

@@ -31,13 +31,14 @@ use self::requeue::{
     requeue_ports, requeue_tunnel_peers,
 };
 use crate::call::{CallId, CallResult};
-use crate::cluster;
 use crate::egress;
 use crate::event::{
     ApplyFailure, ChangeEnded, ChangeStarted, Effect, Event, KeyError, PlanResult, PublicKeys, Record, Unit,
     UnsupportedKind,
 };
 use crate::extensions;
+use crate::namespaces;
+use crate::nodes;
 use crate::objects::ObjectChange;
 use crate::overlay;
 use crate::packet_filter;
@@ -62,7 +63,7 @@ pub(crate) struct InFlightChange {
 /// Handles an event and returns the effects. `now` is only recorded; no decision depends on it.
 pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
     let mut effects = Effects::default();
-    let is_resync = matches!(event, Event::Resync);
+    let is_resync = matches!(event, Event::Resync | Event::ResyncWithoutNodeRoutes);
     if let Event::ObjectApplied(_)
     | Event::Objects(_)
     | Event::SandboxStarted(_)
@@ -123,38 +124,24 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
         }
         Event::Quotas(event) => quota::handle(state, event),
         Event::Blocks(event) => {
+            let holders = peers::holders(state, &event);
             blocks::handle(state, event, &mut effects);
             overlay::on_block_change(state);
+            peers::update(state, &holders, &mut effects);
         }
-        Event::Peers(peers) => peers::on_peers(state, peers, &mut effects),
-        Event::Underlay(underlay) => overlay::on_underlay(state, underlay, &mut effects),
-        Event::Namespaces(namespaces) => {
-            if state.namespaces != namespaces {
-                let names = state.namespaces.keys().chain(namespaces.keys());
-                let differs = |name: &&String| state.namespaces.get(*name) != namespaces.get(*name);
-                let changed: BTreeSet<String> = names.filter(differs).cloned().collect();
-                effects.record(state, Record::Namespaces(namespaces));
-                packet_filter::on_namespace_change(state, &changed);
-                effects.changed(BTreeSet::from([cluster::key()]));
-            }
-        }
-        Event::ReadyNodes(nodes) => egress::on_ready_nodes(state, nodes, &mut effects),
+        Event::Nodes(event) => nodes::handle(state, event, &mut effects),
+        Event::TunnelEndpoints(config) => overlay::on_tunnel_endpoints(state, config, &mut effects),
+        Event::Namespaces(event) => namespaces::handle(state, event, &mut effects),
         Event::RemotePods { namespace, addresses } => {
             egress::on_remote_pods(state, &namespace, &addresses, &mut effects);
         }
         Event::Resync => {
-            unused_objects::collect(state, &mut effects);
-            pending_calls::plugin_chain::retry_failed(state);
-            state.unsupported.clear();
-            state.last_applied.clear();
-            state.dirty.extend(state.sandboxes.keys().map(|id| Unit::Sandbox(id.clone())));
-            state.dirty.extend(state.units.keys().cloned());
-            state.dirty.extend(state.objects.values().flat_map(bridges_named).map(Unit::Bridge));
-            state
-                .dirty
-                .extend(state.cluster().and_then(|cluster| cluster.node_routes).map(|_| Unit::NodeRoutes));
-            packet_filter::resync(state);
+            resync(state, &mut effects);
+            let node_routes = state.cluster().and_then(|cluster| cluster.node_routes);
+            state.dirty.extend(node_routes.map(|_| Unit::NodeRoutes));
+            state.dirty.extend(state.units.contains_key(&Unit::NodeRoutes).then_some(Unit::NodeRoutes));
         }
+        Event::ResyncWithoutNodeRoutes => resync(state, &mut effects),
         Event::PacketFilterChanged => packet_filter::on_foreign_change(state),
         Event::SocketsOffered(offered) => sockets::on_offered(state, offered, &mut effects),
         about_a_call => pending_calls::handle(state, about_a_call, now, &mut effects),
@@ -170,6 +157,18 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
     sockets::reconcile(state, is_resync, &mut effects);
     pod_start::answer_starts(state, &mut effects);
     effects.list
+}
+
+/// Queues everything except the routes to other nodes.
+fn resync(state: &mut State, effects: &mut Effects) {
+    unused_objects::collect(state, effects);
+    pending_calls::plugin_chain::retry_failed(state);
+    state.unsupported.clear();
+    state.last_applied.clear();
+    state.dirty.extend(state.sandboxes.keys().map(|id| Unit::Sandbox(id.clone())));
+    state.dirty.extend(state.units.keys().filter(|unit| **unit != Unit::NodeRoutes).cloned());
+    state.dirty.extend(state.objects.values().flat_map(bridges_named).map(Unit::Bridge));
+    packet_filter::resync(state);
 }
 
 #[derive(Default)]

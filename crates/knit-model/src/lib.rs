@@ -4,6 +4,7 @@
 //! intents, `knit-engine` resolves intents into desired state, `knit-kernel` observes the kernel into the same types and
 //! applies the plans that [`plan::diff`] computes.
 
+pub mod connected_routes;
 pub mod filter;
 pub mod intent;
 pub mod kernel_ids;

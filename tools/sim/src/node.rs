@@ -69,8 +69,6 @@ pub(crate) struct Node {
     pub(crate) calls: BTreeMap<CallId, Call>,
     /// Plans being applied.
     pub(crate) applying: BTreeMap<Unit, Arc<Plan>>,
-    /// Other nodes, as far as its watch has delivered them; only with a full view.
-    pub(crate) known_nodes: BTreeSet<usize>,
     /// The ranges of the cluster network that the agent has applied.
     pub(crate) network: Option<PodRanges>,
     pub(crate) extensions: NodeExtensions,
@@ -145,7 +143,6 @@ impl Node {
             addresses: BTreeMap::new(),
             calls: BTreeMap::new(),
             applying: BTreeMap::new(),
-            known_nodes: BTreeSet::new(),
             network: None,
             extensions: NodeExtensions::default(),
             requests_in_flight: BTreeSet::new(),

@@ -6,10 +6,12 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 use knit_crds::Object;
+use knit_engine::nodes::NodeInfo;
 use knit_engine::pools::PodRanges;
 use knit_engine::{StoredObject, cluster};
 use knit_model::IfName;
-use knit_model::intent::{NodeRoutesIntent, PeerNode};
+use knit_model::connected_routes::ConnectedRoutes;
+use knit_model::intent::NodeRoutesIntent;
 use knit_model::provenance::Dialect;
 use serde_json::{Value, json};
 
@@ -98,15 +100,21 @@ pub(crate) fn cluster_network(node: usize, ranges: &PodRanges) -> StoredObject {
     cluster::object(&ranges.own, &bridge, Some(1_500), Some(&node_routes))
 }
 
-/// Another node, with its blocks of pools.
-pub(crate) fn peer(node: usize, blocks: Option<&Vec<IpNet>>) -> PeerNode {
-    PeerNode {
+/// A node as another one reads it from the API server.
+pub(crate) fn node_info(node: usize, reader: usize) -> NodeInfo {
+    NodeInfo {
         name: node_name(node),
-        ranges: std::iter::once(pod_range(node)).chain(blocks.into_iter().flatten().copied()).collect(),
-        addresses: vec![(node_address(node).addr(), uplink())],
-        off_link_addresses: Vec::new(),
+        is_local: node == reader,
+        ranges: vec![pod_range(node)],
+        addresses: vec![node_address(node).addr()],
+        is_ready: true,
         key: None,
     }
+}
+
+/// The connected routes of every node: all nodes share a link.
+pub(crate) fn connected_routes() -> ConnectedRoutes {
+    ConnectedRoutes::new([(node_address(0).trunc(), 0, Some(uplink()))])
 }
 
 /// Whether a node receives everything: `full_view` of all nodes, evenly spread.

@@ -14,8 +14,9 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use knit_engine::{CallId, CallResult, Effect, Event, Record};
+use knit_engine::{CallId, CallResult, Effect, Event, Record, Unit};
 use knit_kernel::fault::FaultInjector;
+use knit_kernel::memory;
 use knit_model::problem::{Problem, Reason};
 use tokio::sync::{broadcast, mpsc, watch};
 
@@ -40,6 +41,12 @@ const REOPEN_DELAY: Duration = Duration::from_secs(1);
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay of a full comparison after the kernel failed to answer.
 const EARLY_RESYNC_DELAY: Duration = Duration::from_secs(1);
+/// With this many other nodes, and again with each further as many, everything is compared one interval later.
+const NODES_PER_INTERVAL: usize = 500;
+/// Everything is compared at least this often, in intervals.
+const MAX_INTERVALS: usize = 10;
+/// How long after a full comparison its memory is returned.
+const TRIM_DELAY: Duration = Duration::from_secs(10);
 /// How often the directory of objects is checked.
 const MANIFEST_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Delay of the next check for strays while changes are in flight.
@@ -88,6 +95,10 @@ struct EventLoop<'a> {
     deferred_delete_at: Option<Instant>,
     sandbox_check_at: Instant,
     resync_at: Instant,
+    /// When to compare routes to other nodes, too, and look for strays: see [`EventLoop::whole_resync_interval`].
+    whole_resync_at: Instant,
+    /// When to return memory that a full comparison used.
+    trim_at: Option<Instant>,
     /// When to look for strays, after a full comparison.
     stray_check_at: Option<Instant>,
     manifests_at: Instant,
@@ -211,6 +222,8 @@ impl<'a> EventLoop<'a> {
             sandbox_check_at: now + options.sandbox_check_interval,
             // Drift from the time without an agent is repaired first.
             resync_at: now,
+            whole_resync_at: now,
+            trim_at: None,
             stray_check_at: None,
             manifests_at: now,
             stopping: None,
@@ -256,7 +269,7 @@ impl<'a> EventLoop<'a> {
     /// The next message; `None` when a timer is due first.
     fn next(&mut self) -> Option<Message> {
         let mut until = self.sandbox_check_at.min(self.resync_at);
-        let others = self.deferred_delete_at.into_iter().chain(self.stray_check_at);
+        let others = self.deferred_delete_at.into_iter().chain(self.stray_check_at).chain(self.trim_at);
         until = others
             .chain(self.next_notification_at().filter(|_| self.stopping.is_none()))
             .fold(until, Instant::min);
@@ -433,15 +446,40 @@ impl<'a> EventLoop<'a> {
             let work = self.node.prepare_sandbox_check();
             self.pool.submit(self.incarnation, work);
         }
+        if self.trim_at.is_some_and(|at| now >= at) {
+            self.trim_at = None;
+            memory::trim();
+        }
         if now >= self.resync_at {
             self.resync_at = now + self.options.resync_interval;
             self.unit_log.compared = self.node.state().settled().cloned().collect();
-            self.stray_check_at = Some(now);
-            self.remove_strays(now)?;
             self.deferred_delete_at.get_or_insert(now + DEFERRED_DELETE_DELAY);
-            self.handle(Event::Resync)?;
+            if now < self.whole_resync_at {
+                self.unit_log.compared.remove(&Unit::NodeRoutes);
+                self.handle(Event::ResyncWithoutNodeRoutes)?;
+            } else {
+                self.whole_resync_at = now + self.whole_resync_interval();
+                self.trim_at = Some(now + TRIM_DELAY);
+                self.stray_check_at = Some(now);
+                self.remove_strays(now)?;
+                self.handle(Event::Resync)?;
+            }
         }
         self.remove_strays(now)
+    }
+
+    /// How often everything is compared. Each node adds several routes, neighbours and forwarding entries of the host, which
+    /// strays are searched among: with thousands of nodes a comparison takes hundreds of milliseconds.
+    fn whole_resync_interval(&self) -> Duration {
+        let factor = self.node.state().peers.len() / NODES_PER_INTERVAL;
+        self.options.resync_interval * (factor.clamp(1, MAX_INTERVALS) as u32)
+    }
+
+    /// Compares everything soon: a notification was lost, or a request failed.
+    fn resync_soon(&mut self) {
+        let now = Instant::now();
+        self.resync_at = self.resync_at.min(now + EARLY_RESYNC_DELAY);
+        self.whole_resync_at = now;
     }
 
     /// Executes the deferred deletions.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Namespace;
 use knit_engine::Event;
-use knit_engine::namespaces::{NamespaceOptions, Namespaces};
+use knit_engine::namespaces::{NamespaceEvent, NamespaceOptions};
 use knit_kube::WatchUpdate;
 use knit_kube::kube::Api;
 use knit_kube::kube::runtime::watcher;
@@ -13,32 +13,25 @@ use super::{Context, informers};
 
 /// Watches all namespaces. While the API server is unavailable, the last known settings stay, also across a restart.
 pub(super) async fn run(context: Context) {
-    let mut known = Namespaces::default();
-    let feed = |seen: WatchUpdate<Namespace>| {
-        handle(&mut known, seen);
-        let namespaces = known.clone();
-        // Fed unconditionally: only the loop knows whether it changed.
-        context.handle.submit(Event::Namespaces(namespaces));
-    };
+    let submit = |seen: WatchUpdate<Namespace>| context.handle.submit(Event::Namespaces(event(seen)));
     let api: Api<Namespace> = Api::all(context.client.clone());
-    informers::watch(&context.handle, "namespaces", api, watcher::Config::default(), feed).await;
+    informers::watch(&context.handle, "namespaces", api, watcher::Config::default(), submit).await;
 }
 
-fn handle(known: &mut Namespaces, seen: WatchUpdate<Namespace>) {
+fn event(seen: WatchUpdate<Namespace>) -> NamespaceEvent {
     match seen {
         WatchUpdate::Listed(all) => {
-            *known = all.into_iter().map(read).filter(|(_, terms)| !terms.is_default()).collect();
+            let all = all.into_iter().map(read).filter(|(_, options)| !options.is_default());
+            NamespaceEvent::Listed(all.collect())
         }
         WatchUpdate::Applied(one) => {
-            let (name, terms) = read(one);
-            match terms.is_default() {
-                true => known.remove(&name),
-                false => known.insert(name, terms),
-            };
+            let (name, options) = read(one);
+            NamespaceEvent::Changed { name, options }
         }
-        WatchUpdate::Deleted(one) => {
-            known.remove(&one.metadata.name.unwrap_or_default());
-        }
+        WatchUpdate::Deleted(one) => NamespaceEvent::Changed {
+            name: one.metadata.name.unwrap_or_default(),
+            options: NamespaceOptions::default(),
+        },
     }
 }
 
@@ -65,25 +58,19 @@ mod tests {
 
     #[test]
     fn settings_follow_the_labels() {
-        let mut known = Namespaces::default();
         let off = json!({ANTI_SPOOFING: "off"});
-        handle(
-            &mut known,
-            WatchUpdate::Listed(vec![
-                namespace("a", off.clone()),
-                namespace("b", json!({})),
-                namespace("c", off),
-            ]),
-        );
+        let listed = vec![namespace("a", off.clone()), namespace("b", json!({}))];
         let unguarded = NamespaceOptions { allow_spoofing: true, masquerade: None };
-        assert_eq!(known, [("a".to_owned(), unguarded), ("c".to_owned(), unguarded)].into());
-        handle(&mut known, WatchUpdate::Applied(namespace("a", json!({MASQUERADE: "off"}))));
-        handle(&mut known, WatchUpdate::Deleted(namespace("c", json!({ANTI_SPOOFING: "off"}))));
         assert_eq!(
-            known,
-            [("a".to_owned(), NamespaceOptions { allow_spoofing: false, masquerade: Some(false) })].into()
+            event(WatchUpdate::Listed(listed)),
+            NamespaceEvent::Listed([("a".to_owned(), unguarded)].into())
         );
-        handle(&mut known, WatchUpdate::Applied(namespace("a", json!({}))));
-        assert_eq!(known, Namespaces::default());
+        let changed = |options| NamespaceEvent::Changed { name: "a".to_owned(), options };
+        let applied = |labels| event(WatchUpdate::Applied(namespace("a", labels)));
+        let excluded = NamespaceOptions { allow_spoofing: false, masquerade: Some(false) };
+        assert_eq!(applied(json!({MASQUERADE: "off"})), changed(excluded));
+        assert_eq!(applied(json!({})), changed(NamespaceOptions::default()));
+        let deleted = event(WatchUpdate::Deleted(namespace("a", off)));
+        assert_eq!(deleted, changed(NamespaceOptions::default()));
     }
 }

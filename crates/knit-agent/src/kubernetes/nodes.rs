@@ -1,25 +1,25 @@
-//! The cluster's nodes, with the profile `primary`: this node's pod ranges and the routes to the pods of other nodes.
+//! The cluster's nodes: all of them for the loop, and with the profile `primary` this node's pod ranges and links, from which the
+//! cluster network follows.
 
 mod node_summary;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use knit_engine::nodes::{NodeEvent, NodeInfo};
 use knit_engine::pools::PodRanges;
 use knit_engine::{Event, blocks};
 use knit_kube::WatchUpdate;
 use knit_kube::kube::Api;
 use knit_kube::kube::runtime::watcher;
 use knit_model::IfName;
-use knit_model::intent::{LocalNode, NodeRoutesIntent, PeerNode, TunnelEndpoint};
+use knit_model::intent::{LocalNode, NodeRoutesIntent, TunnelEndpoint};
 use knit_model::problem::Problem;
-use node_summary::{NodeInfo, NodeSummary};
+use node_summary::NodeSummary;
 use tokio::sync::{Notify, watch};
-use tokio::task::spawn_blocking;
 
 use super::{Context, address_capacity, informers, published_key};
 use crate::config::ClusterNetworkConfig;
@@ -33,22 +33,26 @@ const PAGE_SIZE: u32 = 100;
 /// The readiness condition of a node without a pod range.
 const POD_RANGE_CONDITION: &str = "PodRangeGiven";
 
-/// All known nodes.
-pub(super) type Nodes = Arc<Mutex<BTreeMap<String, NodeInfo>>>;
-
-/// Notifies about changes of the cluster network's inputs: nodes, pools and blocks.
+/// Notifies about changes of the cluster network's inputs: this node, pools and blocks.
 #[derive(Default)]
 pub(super) struct NetworkInputs {
     pub(super) changed: Notify,
     are_pools_known: AtomicBool,
-    /// This node until all nodes are listed, so that readiness does not depend on the number of nodes.
     own_node: Mutex<Option<NodeInfo>>,
 }
 
 impl NetworkInputs {
-    /// This node, as long as the nodes are not listed.
-    fn own_node(&self, are_listed: bool) -> Option<NodeInfo> {
-        self.own_node.lock().unwrap_or_else(PoisonError::into_inner).clone().filter(|_| !are_listed)
+    /// This node.
+    pub(super) fn own_node(&self) -> Option<NodeInfo> {
+        self.own_node.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Stores this node. Returns whether it changed.
+    fn set_own_node(&self, own: NodeInfo) -> bool {
+        let mut known = self.own_node.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = known.as_ref() != Some(&own);
+        *known = Some(own);
+        is_new
     }
 
     /// The loop knows all pools.
@@ -67,31 +71,20 @@ pub(super) async fn run(context: Context, config: ClusterNetworkConfig) {
     tokio::spawn(address_capacity::run(context.clone(), published_capacity));
     let (key_sender, published_key) = watch::channel(None);
     tokio::spawn(published_key::run(context.clone(), published_key));
-    let handle = |seen: WatchUpdate<NodeSummary>| {
-        let listed = match &seen {
-            WatchUpdate::Listed(nodes) => &nodes[..],
-            WatchUpdate::Applied(node) => std::slice::from_ref(node),
-            WatchUpdate::Deleted(_) => &[],
-        };
-        if let Some(own) = listed.iter().find(|node| *node.name() == *context.node) {
-            capacity_sender.send_replace(Some(own.capacity()));
-            key_sender.send_replace(Some(own.published_key().map(str::to_owned)));
-        }
-        if store(&context.nodes, seen) {
-            context.network_inputs.changed.notify_one();
-            context.overlay_changed.notify_one();
-        }
+    let on_own = |own: &NodeSummary| {
+        capacity_sender.send_replace(Some(own.capacity()));
+        key_sender.send_replace(Some(own.published_key().map(str::to_owned)));
     };
-    watch_all(&context, handle).await;
+    watch_nodes(context, on_own).await;
 }
 
-/// Reads this node alone: a list of thousands of nodes takes seconds. If that fails, the list contains it.
+/// Reads this node alone: a list of thousands of nodes takes seconds, and readiness must not depend on it. If that fails, the
+/// list contains it.
 async fn read_own_node(context: Context) {
     let api = Api::<NodeSummary>::all(context.client.clone());
     match api.get(&context.node).await {
         Ok(own) => {
-            let mut known = context.network_inputs.own_node.lock().unwrap_or_else(PoisonError::into_inner);
-            *known = Some(own.split().1);
+            context.network_inputs.set_own_node(own.into_info(&context.node));
             context.network_inputs.changed.notify_one();
         }
         Err(why) => {
@@ -100,58 +93,39 @@ async fn read_own_node(context: Context) {
     }
 }
 
-/// Watches the addresses of all nodes.
-pub(super) async fn watch_addresses(context: Context) {
+/// Submits all nodes and their changes to the loop, and calls `on_own` with each update of this node.
+pub(super) async fn watch_nodes(context: Context, on_own: impl Fn(&NodeSummary)) {
     let handle = |seen: WatchUpdate<NodeSummary>| {
-        if store(&context.nodes, seen) {
-            context.overlay_changed.notify_one();
-        }
+        let read = |node: NodeSummary| {
+            let is_own = node.name() == &*context.node;
+            if is_own {
+                on_own(&node);
+            }
+            let info = node.into_info(&context.node);
+            if is_own && context.network_inputs.set_own_node(info.clone()) {
+                context.network_inputs.changed.notify_one();
+                context.overlay_changed.notify_one();
+            }
+            info
+        };
+        let event = match seen {
+            WatchUpdate::Listed(nodes) => NodeEvent::Listed(nodes.into_iter().map(read).collect()),
+            WatchUpdate::Applied(node) => NodeEvent::Applied(read(node)),
+            WatchUpdate::Deleted(node) => NodeEvent::Deleted(node.name().to_owned()),
+        };
+        context.handle.submit(Event::Nodes(event));
     };
-    watch_all(&context, handle).await;
-}
-
-async fn watch_all(context: &Context, handle: impl FnMut(WatchUpdate<NodeSummary>)) {
     let config = watcher::Config::default().page_size(PAGE_SIZE);
     let api = Api::<NodeSummary>::all(context.client.clone());
     informers::watch(&context.handle, "nodes", api, config, handle).await;
 }
 
-/// Stores a watch event. Returns whether the stored fields changed: most updates of nodes are heartbeats.
-fn store(all: &Nodes, seen: WatchUpdate<NodeSummary>) -> bool {
-    let mut known = all.lock().unwrap_or_else(PoisonError::into_inner);
-    match seen {
-        WatchUpdate::Listed(nodes) => {
-            let listed = nodes.into_iter().map(NodeSummary::split).collect();
-            std::mem::replace(&mut *known, listed) != *known
-        }
-        WatchUpdate::Applied(node) => {
-            let (name, now) = node.split();
-            let before = known.insert(name.clone(), now);
-            before.as_ref() != known.get(&name)
-        }
-        WatchUpdate::Deleted(node) => known.remove(&node.split().0).is_some(),
-    }
-}
-
-/// Reconciles the cluster network whenever nodes, pools, blocks or links change.
+/// Reconciles the cluster network whenever this node, pools, blocks or links change.
 async fn reconcile(context: Context, config: ClusterNetworkConfig) {
     let mut applied = None;
     loop {
         let _ = tokio::time::timeout(RESYNC_INTERVAL, context.network_inputs.changed.notified()).await;
-        let mut nodes = context.nodes.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let are_listed = !nodes.is_empty();
-        let ready: BTreeSet<String> =
-            nodes.iter().filter(|(_, known)| known.is_ready).map(|(name, _)| name.clone()).collect();
-        let Some(mut own) =
-            nodes.remove(&*context.node).or_else(|| context.network_inputs.own_node(are_listed))
-        else {
-            continue;
-        };
-        // Nothing is concluded from missing nodes before they are listed. Then fed unconditionally: the loop may have reopened its
-        // state.
-        if are_listed {
-            context.handle.submit(Event::ReadyNodes(ready));
-        }
+        let Some(mut own) = context.network_inputs.own_node() else { continue };
         if !context.network_inputs.are_pools_known.load(Ordering::Relaxed) {
             not_ready(&context, "waiting for the list of address pools");
             continue;
@@ -170,11 +144,6 @@ async fn reconcile(context: Context, config: ClusterNetworkConfig) {
         // Ranges outside of all pools may still have pods: of another network, or from before there were pools.
         config.no_masquerade_ranges.append(&mut own.ranges);
         own.ranges = ranges.own;
-        for (name, mut blocks) in ranges.others {
-            if let Some(peer) = nodes.get_mut(&name) {
-                peer.ranges.append(&mut blocks);
-            }
-        }
         let links = match HostLinks::read(own.addresses.clone()).await {
             Ok(links) => links,
             Err(why) => {
@@ -182,14 +151,9 @@ async fn reconcile(context: Context, config: ClusterNetworkConfig) {
                 continue;
             }
         };
-        // Takes long with thousands of nodes.
-        let node = Arc::clone(&context.node);
-        let compute = move || (network(&node, &own, &config, ranges.pools, &links), peers(&nodes, &links));
-        let Ok((found, peers)) = spawn_blocking(compute).await else { continue };
-        // Submitted unconditionally: the loop may have reopened its state, and compares them with what it knows.
-        if are_listed {
-            context.handle.submit(Event::Peers(peers));
-        }
+        // The loop may have reopened its state, and compares them with what it knows.
+        context.handle.submit(Event::Nodes(NodeEvent::Connected(links.routes.clone())));
+        let found = network(&context.node, &own, &config, ranges.pools, &links);
         let cluster = match found {
             Ok(cluster) => cluster,
             Err(why) => {
@@ -226,28 +190,6 @@ fn not_ready(context: &Context, why: &str) {
     let blocker =
         ReadinessBlocker { condition: POD_RANGE_CONDITION, reason: "NotReady", message: why.to_owned() };
     context.handle.set_readiness_blocker(POD_RANGE_CONDITION, Some(blocker));
-}
-
-/// The other nodes with pod ranges. The engine chooses the transport to each.
-fn peers(others: &BTreeMap<String, NodeInfo>, links: &HostLinks) -> Vec<PeerNode> {
-    let others = others.iter().filter(|(_, peer)| !peer.ranges.is_empty());
-    let peers = others.map(|(name, peer)| {
-        // Routes need a peer on the same link: a router in between does not know the pod ranges.
-        let (on_link, far): (Vec<_>, Vec<_>) = peer
-            .addresses
-            .iter()
-            .map(|address| (*address, links.routes.link_for(*address)))
-            .partition(|(_, link)| link.is_some());
-        let on_link = on_link.into_iter().filter_map(|(address, link)| Some((address, link?.clone())));
-        PeerNode {
-            name: name.clone(),
-            ranges: peer.ranges.clone(),
-            addresses: on_link.collect(),
-            off_link_addresses: far.into_iter().map(|(address, _)| address).collect(),
-            key: peer.key,
-        }
-    });
-    peers.collect()
 }
 
 /// The cluster network of this node.
@@ -294,40 +236,32 @@ pub(super) fn tunnel_endpoints(own: &[IpAddr], on_links: &NodeAddresses) -> Vec<
 
 #[cfg(test)]
 mod tests {
+    use knit_model::connected_routes::ConnectedRoutes;
     use knit_model::intent::IntentSpec;
 
     use super::*;
     use crate::host::AddressedLink;
 
     #[test]
-    fn peers_on_a_connected_link_are_next_hops_and_others_are_off_link() {
+    fn the_cluster_network_has_the_addresses_and_links_of_this_node() {
         let address = |text: &str| text.parse::<IpAddr>().unwrap();
         let eth0: IfName = "eth0".parse().unwrap();
-        let node = |own: &str, range: &str| NodeInfo {
-            addresses: vec![address(own)],
-            ranges: vec![range.parse().unwrap()],
+        let own = NodeInfo {
+            addresses: vec![address("192.0.2.1")],
+            ranges: vec!["10.1.0.0/24".parse().unwrap()],
             ..NodeInfo::default()
         };
-        let own = node("192.0.2.1", "10.1.0.0/24");
-        let others = BTreeMap::from([
-            ("near".to_owned(), node("192.0.2.2", "10.1.1.0/24")),
-            ("far".to_owned(), node("198.51.100.3", "10.1.2.0/24")),
-        ]);
-        let mut links = HostLinks::default();
-        links.addresses.insert(own.addresses[0], AddressedLink { name: eth0.clone(), mtu: Some(9000) });
-        links.routes.add("0.0.0.0/0".parse().unwrap(), 0, None);
-        links.routes.add("192.0.2.0/24".parse().unwrap(), 0, Some(eth0.clone()));
+        let link = AddressedLink { name: eth0.clone(), mtu: Some(9000) };
+        let links = HostLinks {
+            addresses: [(own.addresses[0], link)].into(),
+            routes: ConnectedRoutes::new([("192.0.2.0/24".parse().unwrap(), 0, Some(eth0.clone()))]),
+        };
         let found = network("me", &own, &ClusterNetworkConfig::default(), Vec::new(), &links).unwrap();
         let routes = found.0.intents.iter().find_map(|intent| match &intent.spec {
             IntentSpec::NodeRoutes(routes) => Some(routes),
             _ => None,
         });
-        let routes = routes.unwrap();
-        let peers = peers(&others, &links);
-        let peer = |name: &str| peers.iter().find(|peer| peer.name == name).unwrap();
-        assert_eq!(peer("near").addresses, [(address("192.0.2.2"), eth0.clone())]);
-        assert_eq!(peer("far").off_link_addresses, [address("198.51.100.3")]);
-        let local = routes.local_node.as_ref().unwrap();
+        let local = routes.unwrap().local_node.as_ref().unwrap();
         assert_eq!(local.addresses, [(own.addresses[0], eth0.clone())]);
         assert_eq!(local.links, [("192.0.2.0/24".parse().unwrap(), eth0)]);
     }

@@ -1,14 +1,11 @@
-//! The underlay of overlay networks: the tunnel endpoints of all nodes, from the API server to the loop.
+//! The underlay of overlay networks: the tunnel endpoints of this node, from its links to the loop.
 //!
 //! With the profile `beside` nodes are watched only once there is an overlay network.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use knit_engine::Event;
-use knit_engine::overlay::Underlay;
+use knit_engine::overlay::TunnelConfig;
 use tokio::time::timeout;
 
 use super::{Context, nodes};
@@ -18,7 +15,7 @@ use crate::host;
 /// How often the node's own links are read again.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Feeds the tunnel endpoints to the loop whenever networks, blocks or nodes change.
+/// Submits the tunnel endpoints to the loop whenever networks, blocks or this node change.
 pub(super) async fn run(context: Context, profile: Profile, config: ClusterNetworkConfig) {
     let mut is_watched = profile == Profile::Primary;
     loop {
@@ -28,22 +25,17 @@ pub(super) async fn run(context: Context, profile: Profile, config: ClusterNetwo
             continue;
         }
         if !std::mem::replace(&mut is_watched, true) {
-            tokio::spawn(nodes::watch_addresses(context.clone()));
+            tokio::spawn(nodes::watch_nodes(context.clone(), |_| ()));
         }
-        let mut all: BTreeMap<String, Vec<IpAddr>> = {
-            let known = context.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-            known.iter().map(|(name, known)| (name.clone(), known.addresses.clone())).collect()
-        };
-        let Some(own) = all.remove(&*context.node) else { continue };
-        let endpoints = match host::node_addresses(own.clone()).await {
-            Ok(on_links) => nodes::tunnel_endpoints(&own, &on_links),
+        let Some(own) = context.network_inputs.own_node() else { continue };
+        let endpoints = match host::node_addresses(own.addresses.clone()).await {
+            Ok(on_links) => nodes::tunnel_endpoints(&own.addresses, &on_links),
             Err(why) => {
                 tracing::warn!(error = %why, "cannot read the node's links; overlay tunnels stay unchanged");
                 continue;
             }
         };
-        let underlay =
-            Underlay { reserved_vni: config.vxlan.vni, port: config.vxlan.port, endpoints, nodes: all };
-        context.handle.submit(Event::Underlay(underlay));
+        let tunnels = TunnelConfig { reserved_vni: config.vxlan.vni, port: config.vxlan.port, endpoints };
+        context.handle.submit(Event::TunnelEndpoints(tunnels));
     }
 }

@@ -3,7 +3,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use knit_engine::namespaces::NamespaceOptions;
+use knit_engine::namespaces::{NamespaceEvent, NamespaceOptions};
 use knit_engine::recording::{Entry, Replay, Replayed};
 use knit_engine::{Record, step};
 use knit_model::{Sandbox, SandboxId};
@@ -40,7 +40,8 @@ impl RecordedNode {
     fn handle(&mut self, count: u64) {
         for _ in 0..count {
             let options = NamespaceOptions { allow_spoofing: true, masquerade: None };
-            let event = Event::Namespaces([(format!("namespace-{}", self.events % 5), options)].into());
+            let all = [(format!("namespace-{}", self.events % 5), options)].into();
+            let event = Event::Namespaces(NamespaceEvent::Listed(all));
             self.events += 1;
             self.recorder.start_handled(Time(self.events), &event);
             let mut digest = Digest::default();

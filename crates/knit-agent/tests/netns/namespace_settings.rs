@@ -7,7 +7,7 @@ use std::time::Duration;
 use knit_agent::Standalone;
 use knit_agent::daemon::ClusterNetworkObject;
 use knit_engine::call::{AttachmentMetadata, InterfaceRequest, SandboxRequest};
-use knit_engine::namespaces::{NamespaceOptions, Namespaces};
+use knit_engine::namespaces::{NamespaceEvent, NamespaceOptions, Namespaces};
 use knit_engine::{AttachRequest, CallId, CallResult, Event, StoredObject};
 use knit_model::intent::{AddressPoolIntent, Intent, IntentSpec, NodeRoutesIntent};
 use knit_model::provenance::{Dialect, ObjectRef, Provenance};
@@ -84,7 +84,8 @@ impl TwoNamespaces {
     }
 
     fn set_terms(&mut self, namespace: &str, terms: NamespaceOptions) {
-        self.handle(Event::Namespaces(Namespaces::from([(namespace.to_owned(), terms)])));
+        let changed = NamespaceEvent::Changed { name: namespace.to_owned(), options: terms };
+        self.handle(Event::Namespaces(changed));
     }
 
     /// Restarts the agent without sending it the namespace settings again.
@@ -224,7 +225,7 @@ fn masquerade_follows_namespace_then_pool_then_agent() {
     node.handle(pool(Some(true), 2));
     assert_eq!(node.source_addresses(&lab), [NODE[0], pod_addresses(2)[1].as_str()]);
     node.handle(pool(None, 3));
-    node.handle(Event::Namespaces(Namespaces::new()));
+    node.handle(Event::Namespaces(NamespaceEvent::Listed(Namespaces::new())));
     assert_eq!(
         (node.source_addresses(&shop), node.source_addresses(&lab)),
         (pod_addresses(3).into(), pod_addresses(2).into())

@@ -9,11 +9,12 @@ use ipnet::IpNet;
 use knit_agent::Standalone;
 use knit_agent::daemon::ClusterNetworkObject;
 use knit_engine::call::{AttachmentMetadata, InterfaceRequest, SandboxRequest};
+use knit_engine::nodes::{NodeEvent, NodeInfo};
 use knit_engine::{AttachRequest, CallId, CallResult, Event, ObjectKey, StoredObject, Unit, egress};
 use knit_model::IfName;
+use knit_model::connected_routes::ConnectedRoutes;
 use knit_model::intent::{
-    EgressGatewayIntent, Intent, IntentSpec, LocalNode, NodeRoutesIntent, NodeTunnelIntent, PeerNode,
-    TunnelEndpoint,
+    EgressGatewayIntent, Intent, IntentSpec, LocalNode, NodeRoutesIntent, NodeTunnelIntent, TunnelEndpoint,
 };
 use knit_model::provenance::{Dialect, ObjectRef, Provenance};
 use knit_testbed::{Dump, Namespace, Pod, Testbed, eventually};
@@ -84,7 +85,10 @@ impl EgressCluster {
                 Some(1400),
                 Some(&node_routes(at, by_tunnels)),
             );
-            nodes.handle(at, Event::Peers(peers(at)));
+            let on_link = |range: &str| (range.parse().unwrap(), 0, Some("eth0".parse().unwrap()));
+            let connected = ConnectedRoutes::new(["192.0.2.0/24", "2001:db8::/64"].map(on_link));
+            nodes.handle(at, Event::Nodes(NodeEvent::Connected(connected)));
+            nodes.handle(at, Event::Nodes(listed(at, &[])));
             nodes.handle(at, cluster.applied());
             [SHOP, OTHER].into_iter().for_each(|which| nodes.attach(at, which));
         }
@@ -140,10 +144,9 @@ impl EgressCluster {
 
     /// Gives all nodes the list of ready nodes.
     pub fn set_ready_nodes(&mut self, nodes: &[usize]) {
-        let names: BTreeSet<String> = nodes.iter().map(|at| NAMES[*at].to_owned()).collect();
         // The node that gives up the address is first; the node that takes it does not wait for that.
         for at in [B, A, C] {
-            self.handle(at, Event::ReadyNodes(names.clone()));
+            self.handle(at, Event::Nodes(listed(at, nodes)));
         }
     }
 
@@ -290,16 +293,17 @@ fn addresses(at: usize) -> Vec<(IpAddr, IfName)> {
     own(at).map(|text| (text.parse().unwrap(), "eth0".parse().unwrap())).to_vec()
 }
 
-fn peers(at: usize) -> Vec<PeerNode> {
-    let others = ALL.into_iter().filter(|other| *other != at);
-    let peers = others.map(|other| PeerNode {
+/// The list of nodes that a node receives, of which these are Ready.
+fn listed(at: usize, ready: &[usize]) -> NodeEvent {
+    let info = |other: usize| NodeInfo {
         name: NAMES[other].to_owned(),
+        is_local: other == at,
         ranges: ranges(other),
-        addresses: addresses(other),
-        off_link_addresses: vec![],
+        addresses: own(other).iter().map(|text| text.parse().unwrap()).collect(),
+        is_ready: ready.contains(&other),
         key: None,
-    });
-    peers.collect()
+    };
+    NodeEvent::Listed(ALL.map(info).into())
 }
 
 fn node_routes(at: usize, by_tunnels: bool) -> NodeRoutesIntent {

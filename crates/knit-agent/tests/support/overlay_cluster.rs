@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use knit_agent::Standalone;
 use knit_crds::Object;
 use knit_engine::blocks::{Block, BlockEvent, PoolKey};
-use knit_engine::overlay::{OverlayTunnel, Underlay};
+use knit_engine::nodes::{NodeEvent, NodeInfo};
+use knit_engine::overlay::{OverlayTunnel, TunnelConfig};
 use knit_engine::state::BridgeKey;
 use knit_engine::{Event, ObjectKey, StoredObject, Unit};
 use knit_ipam::BlockLayout;
@@ -164,16 +165,18 @@ spec: {{interfaceName: blue0, network: blue}}
 
     fn update_underlays(&mut self) {
         for at in 0..NAMES.len() {
-            let others = (0..NAMES.len()).filter(|other| *other != at);
-            let underlay = Underlay {
-                reserved_vni: 7_500,
-                port: 7_475,
-                endpoints: vec![TunnelEndpoint { address: address(self.over_ipv6, at), mtu: 1_500 }],
-                nodes: others
-                    .map(|other| (NAMES[other].to_owned(), vec![address(self.over_ipv6, other)]))
-                    .collect(),
+            let over_ipv6 = self.over_ipv6;
+            let info = |other: usize| NodeInfo {
+                name: NAMES[other].to_owned(),
+                is_local: other == at,
+                addresses: vec![address(over_ipv6, other)],
+                ..NodeInfo::default()
             };
-            self.handle(at, Event::Underlay(underlay));
+            let listed = NodeEvent::Listed((0..NAMES.len()).map(info).collect());
+            self.handle(at, Event::Nodes(listed));
+            let endpoints = vec![TunnelEndpoint { address: address(over_ipv6, at), mtu: 1_500 }];
+            let tunnels = TunnelConfig { reserved_vni: 7_500, port: 7_475, endpoints };
+            self.handle(at, Event::TunnelEndpoints(tunnels));
         }
     }
 

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use knit_agent::Standalone;
 use knit_agent::daemon::ClusterNetworkObject;
+use knit_engine::nodes::{NodeEvent, NodeInfo};
 use knit_engine::{Event, Unit, cluster};
 use knit_kernel::Netns;
-use knit_kernel::connected_routes::ConnectedRoutes;
-use knit_model::intent::{EncryptionIntent, NodeRoutesIntent, NodeTunnelIntent, PeerNode, TunnelEndpoint};
+use knit_kernel::connected_routes::connected_routes;
+use knit_model::intent::{EncryptionIntent, NodeRoutesIntent, NodeTunnelIntent, TunnelEndpoint};
 use knit_testbed::{Dump, Namespace, Pod, Testbed, eventually};
 use tempfile::TempDir;
 
@@ -162,23 +163,16 @@ impl RoutedCluster {
         let member = &mut self.members[at];
         let (host, node) = (&member.host, &mut member.node);
         host.run(|| {
-            let links = ConnectedRoutes::read(&Netns::current().unwrap()).unwrap();
-            let peers = all.iter().filter(|other| **other != at).map(|other| {
-                let mut peer = PeerNode {
-                    name: NAMES[*other].to_owned(),
-                    ranges: ranges(*other),
-                    addresses: vec![],
-                    off_link_addresses: vec![],
-                    key: keys[*other],
-                };
-                for own in addresses(families, *other) {
-                    match links.link_for(own) {
-                        Some(link) => peer.addresses.push((own, link.clone())),
-                        None => peer.off_link_addresses.push(own),
-                    }
-                }
-                peer
-            });
+            let connected = connected_routes(&Netns::current().unwrap()).unwrap();
+            let info = |other: &usize| NodeInfo {
+                name: NAMES[*other].to_owned(),
+                is_local: *other == at,
+                ranges: ranges(*other),
+                addresses: addresses(families, *other),
+                is_ready: true,
+                key: keys[*other],
+            };
+            let listed = NodeEvent::Listed(all.iter().map(info).collect());
             let ends: Vec<TunnelEndpoint> = addresses(families, at)
                 .into_iter()
                 .map(|address| TunnelEndpoint { address, mtu: 1500 })
@@ -203,7 +197,9 @@ impl RoutedCluster {
                 Some(mtu),
                 Some(&node_routes),
             );
-            node.node().handle(Event::Peers(peers.collect())).unwrap();
+            for event in [NodeEvent::Connected(connected), listed] {
+                node.node().handle(Event::Nodes(event)).unwrap();
+            }
             node.node().handle(network.applied()).unwrap();
         });
         let problems = self.problems(at);

@@ -52,7 +52,7 @@ pub(super) fn add(
     }
     let name = link_name(key);
     let flood: BTreeSet<IpAddr> = reached.values().copied().collect();
-    let vxlan = Vxlan::flooding(vni, underlay.port, end.address, flood);
+    let vxlan = Vxlan::flooding(vni, underlay.local.port, end.address, flood);
     let max_mtu = end.mtu.saturating_sub(vxlan.overhead());
     if let Some(mtu) = overlay.network.mtu.filter(|mtu| *mtu > max_mtu) {
         let warning = format!(
@@ -101,7 +101,8 @@ fn decide<'a>(
     if let Some(problem) = packet_filter::problem(state) {
         return Err((problem.reason, problem.message.clone()));
     }
-    let vni = state.vni_of(overlay, underlay.reserved_vni).map_err(|error| (Reason::Conflict, error))?;
+    let vni =
+        state.vni_of(overlay, underlay.local.reserved_vni).map_err(|error| (Reason::Conflict, error))?;
     let nowhere = || {
         let error = "no link of this node has an InternalIP of its Node object".to_owned();
         (Reason::NotReady, error)

@@ -1,10 +1,11 @@
 //! Egress gateways: which node holds the address, how other nodes reach it, and the resulting packet filter.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_engine::call::{AttachmentMetadata, DetachRequest, DetachScope, InterfaceRequest, SandboxRequest};
+use knit_engine::nodes::{NodeEvent, NodeInfo};
 use knit_engine::packet_filter::Rerouted;
 use knit_engine::{
     AttachRequest, CallId, Effect, Event, ObjectKey, Record, State, StoredObject, Unit, cluster, egress, step,
@@ -23,7 +24,7 @@ use knit_model::{Address, Kind, NetState, SandboxId, Scope, kernel_ids};
 
 use crate::support::executor::{execute, new_sandboxes};
 use crate::support::kernel::FakeKernel;
-use crate::support::node::{bridge, object, with_its_peers, with_peers};
+use crate::support::node::{bridge, object};
 
 struct Node {
     state: State,
@@ -107,6 +108,9 @@ fn host() -> NetState {
     state
 }
 
+/// The other nodes, each on eth0 or behind a router.
+const PEERS: [(u8, bool); 2] = [(2, true), (3, false)];
+
 /// Another node, with pods in 10.1.<number>.0/24 and fd01:<number>::/64, on eth0 or behind a router.
 fn peer(number: u8, is_near: bool) -> PeerNode {
     let own = [format!("192.0.2.{number}").parse().unwrap(), format!("2001:db8::{number}").parse().unwrap()];
@@ -122,7 +126,7 @@ fn peer(number: u8, is_near: bool) -> PeerNode {
 }
 
 /// The cluster network of node 1.
-fn network(nodes: Vec<PeerNode>) -> StoredObject {
+fn network() -> StoredObject {
     let ranges: Vec<_> = ["10.1.1.0/24", "fd01:1::/64"].iter().map(|range| range.parse().unwrap()).collect();
     let network =
         NetworkIntent { name: cluster::NAME.to_owned(), ranges, isolated: false, mtu: None, overlay: None };
@@ -153,7 +157,7 @@ fn network(nodes: Vec<PeerNode>) -> StoredObject {
         bridge.ranges.clone_from(&network.ranges);
     }
     let specs = vec![IntentSpec::Network(network), bridge, IntentSpec::NodeRoutes(node_routes)];
-    with_peers(object(cluster::KIND, cluster::NAMESPACE, cluster::NAME, specs), &nodes)
+    object(cluster::KIND, cluster::NAMESPACE, cluster::NAME, specs)
 }
 
 fn gateway(name: &str, namespaces: &[&str], addresses: &[&str], nodes: &[&str]) -> Event {
@@ -176,8 +180,16 @@ fn key(name: &str) -> ObjectKey {
     ObjectKey { kind: egress::KIND.to_owned(), namespace: String::new(), name: name.to_owned() }
 }
 
+/// The list of all nodes, of which these are Ready.
 fn ready_nodes(nodes: &[&str]) -> Event {
-    Event::ReadyNodes(nodes.iter().map(|node| (*node).to_owned()).collect())
+    let node = |name: &str, is_local| NodeInfo {
+        name: name.to_owned(),
+        is_local,
+        is_ready: nodes.contains(&name),
+        ..NodeInfo::default()
+    };
+    let peers = PEERS.map(|(number, _)| node(&format!("node{number}"), false));
+    Event::Nodes(NodeEvent::Listed([node("node1", true)].into_iter().chain(peers).collect()))
 }
 
 fn remote_pods(namespace: &str, addresses: &[&str]) -> Event {
@@ -189,12 +201,19 @@ impl Node {
     fn new() -> Self {
         let (state, kernel) = (State::default(), FakeKernel::with_state(host()));
         let mut node = Self { state, kernel, journal: Vec::new(), rerouted: Vec::new() };
-        node.handle(Event::ObjectApplied(network(vec![peer(2, true), peer(3, false)])));
+        // As after a restart: the nodes are not listed yet.
+        let peers = Record::Peers {
+            applied: PEERS.map(|(number, is_near)| peer(number, is_near)).into(),
+            removed: vec![],
+        };
+        node.state.record(&peers);
+        node.journal.push(peers);
+        node.handle(Event::ObjectApplied(network()));
         node
     }
 
     fn handle(&mut self, event: Event) {
-        let mut events = with_its_peers(event);
+        let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             for effect in step(&mut self.state, event, Time(1)) {
                 match effect {
@@ -398,7 +417,7 @@ fn with_encryption_nothing_leaves_through_another_node_unencrypted() {
     node.handle(shop(&["node2"]));
     node.attach("shop", "a");
     assert_eq!(node.gateway_state(), VIA_NODE2);
-    let mut encrypted = network(vec![peer(2, true), peer(3, false)]);
+    let mut encrypted = network();
     let IntentSpec::NodeRoutes(node_routes) = &mut encrypted.intents.last_mut().unwrap().spec else {
         panic!("no node routes")
     };

@@ -19,6 +19,7 @@ mod host_devices;
 mod incremental_observe;
 mod missing_kernel_features;
 mod node_routes;
+mod nodes;
 mod overlay;
 mod packet_filter;
 mod pod_sockets;

@@ -149,7 +149,7 @@ fn joining_node_is_recorded_alone() {
     let mut node = Node::with_kernel(host());
     node.handle(Event::ObjectApplied(network((2..100).map(peer).collect(), false)));
     let before = node.journal.len();
-    node.handle(Event::Peers((2..101).map(peer).collect()));
+    node.set_peers(&(2..101).map(peer).collect::<Vec<_>>());
     let records = node.journal[before..].iter().filter_map(|record| match record {
         Record::Peers { applied, removed } => Some((applied.len(), removed.len())),
         Record::ObjectApplied(_) => Some((usize::MAX, 0)),
@@ -158,7 +158,7 @@ fn joining_node_is_recorded_alone() {
     assert_eq!(records.collect::<Vec<_>>(), [(1, 0)]);
     assert_eq!(routes(&node).len(), 99);
     let steps = node.applied_steps;
-    node.handle(Event::Peers((2..101).map(peer).collect()));
+    node.set_peers(&(2..101).map(peer).collect::<Vec<_>>());
     assert_eq!(node.applied_steps, steps, "the same list changes nothing");
     assert_eq!(node.replayed().persistent(), node.state.persistent());
 }
@@ -359,11 +359,11 @@ fn tenant_bridge_never_gets_a_range_of_the_cluster() {
     };
     node.handle(Event::ObjectApplied(tenant("late", "10.1.4.0/25")));
     assert_eq!(addresses(&node), ["10.1.4.1/25"]);
-    node.handle(Event::Peers(vec![peer(2), peer(3), peer(4)]));
+    node.set_peers(&[peer(2), peer(3), peer(4)]);
     assert_eq!(addresses(&node), [""; 0]);
     let expected = "spec.entries[0]: bridge late: 10.1.4.0/25 overlaps 10.1.4.0/24 of node node4";
     assert_eq!(node.problems("late"), [expected]);
-    node.handle(Event::Peers(vec![peer(2), peer(3)]));
+    node.set_peers(&[peer(2), peer(3)]);
     assert_eq!((addresses(&node), node.problems("late")), (vec!["10.1.4.1/25".to_owned()], vec![]));
 }
 

@@ -11,7 +11,7 @@ use knit_model::link::{Kind, Link, Master, Vxlan};
 use knit_model::{Plan, SandboxId, Scope, Step};
 use proptest::prelude::*;
 
-use crate::support::blocks_cluster::{BlockCluster, interface_on_network, overlay_network, underlay};
+use crate::support::blocks_cluster::{BlockCluster, interface_on_network, overlay_network, tunnels};
 use crate::support::cases;
 
 const RANGE: &str = "10.0.0.0/24";
@@ -101,9 +101,9 @@ fn bridge_mac_is_the_same_on_all_nodes_and_mtu_fits_the_tunnel() {
     assert_eq!((link.attrs.mtu, bridge(0).attrs.mtu), (Some(1450), Some(1450)));
     assert_eq!(cluster.nodes[0].link("p1", "net1").unwrap().attrs.mtu, Some(1450));
     // A changed underlay MTU updates everything.
-    let mut jumbo = underlay(0, 2);
+    let mut jumbo = tunnels(0);
     jumbo.endpoints[0].mtu = 9_000;
-    cluster.nodes[0].handle(Event::Underlay(jumbo));
+    cluster.nodes[0].handle(Event::TunnelEndpoints(jumbo));
     assert_eq!(cluster.nodes[0].link("p1", "net1").unwrap().attrs.mtu, Some(8950));
     // A stated MTU is used, with a warning if it does not fit.
     cluster.update_underlay(0);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use knit_engine::call::{
     AttachmentMetadata, DetachRequest, DetachScope, InterfaceRequest, PortMapping, SandboxRequest,
 };
-use knit_engine::namespaces::{NamespaceOptions, Namespaces};
+use knit_engine::namespaces::{NamespaceEvent, NamespaceOptions, Namespaces};
 use knit_engine::packet_filter::{FastPath, FastPathChange};
 use knit_engine::{
     ApplyFailure, AttachRequest, CallId, CallResult, Effect, Event, PlanResult, Record, State, StoredObject,
@@ -615,7 +615,7 @@ fn resync_updates_the_whole_fast_path_and_a_pod_adds_its_port() {
 }
 
 fn namespace_options(name: &str, terms: NamespaceOptions) -> Event {
-    Event::Namespaces(Namespaces::from([(name.to_owned(), terms)]))
+    Event::Namespaces(NamespaceEvent::Listed(Namespaces::from([(name.to_owned(), terms)])))
 }
 
 #[test]
@@ -642,7 +642,7 @@ fn namespace_can_be_exempt_from_anti_spoofing_while_its_pods_run() {
     node.restart();
     assert_eq!(node.take_plans(), []);
     assert_eq!(node.guarded_addresses(), ["10.75.0.3"]);
-    node.handle(Event::Namespaces(Namespaces::new()));
+    node.handle(Event::Namespaces(NamespaceEvent::Listed(Namespaces::new())));
     assert_eq!(node.guarded_addresses(), ["10.75.0.2", "10.75.0.3", "10.75.0.4"]);
     assert_eq!(node.fast_path_addresses().len(), 3);
     node.check_owners();
@@ -725,7 +725,7 @@ fn pool_overrides_the_agent_and_namespace_overrides_the_pool() {
     assert!(!has_nat(&node));
     node.handle(masquerade_option(true));
     assert_eq!(masquerade(&node), [texts(&[]), texts(&["10.75.0.2"]), texts(&[])]);
-    node.handle(Event::Namespaces(Namespaces::new()));
+    node.handle(Event::Namespaces(NamespaceEvent::Listed(Namespaces::new())));
     assert!(!has_nat(&node));
     node.handle(Event::ObjectApplied(network_with_masquerade(false)));
     node.handle(pool(Some(true)));

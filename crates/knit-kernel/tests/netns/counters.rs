@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use knit_kernel::Netns;
-use knit_kernel::connected_routes::{ConnectedRoutes, link_by_address};
+use knit_kernel::connected_routes::{connected_routes, link_by_address};
 use knit_kernel::counters::link_counters;
 use knit_kernel::nics::nics;
 use knit_model::NetState;
@@ -54,7 +54,7 @@ fn connected_routes_and_the_link_of_an_address() {
     let node = node("routes");
     let netns = Netns::open(node.sandboxes[0].path()).unwrap();
     node.sandboxes[0].output("ip", &["route", "add", "10.60.0.0/16", "via", "10.50.0.1"]).unwrap();
-    let routes = ConnectedRoutes::read(&netns).unwrap();
+    let routes = connected_routes(&netns).unwrap();
     let link_for = |address: &str| routes.link_for(address.parse().unwrap()).cloned();
     assert_eq!(link_for("10.50.0.3"), Some(name("net1")));
     assert_eq!([link_for("10.60.7.7"), link_for("10.70.0.1"), link_for("2001:db8::1")], [None, None, None]);

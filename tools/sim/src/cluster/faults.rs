@@ -141,7 +141,6 @@ impl Cluster {
         node.state = node.state.persistent();
         node.is_up = true;
         node.network = None;
-        node.known_nodes.clear();
         self.roll_back_unfinished(at);
         let state = &self.nodes[at].state;
         let deleted = state.sandboxes.keys().filter(|id| !self.nodes[at].netns.contains_key(*id));

@@ -2,11 +2,12 @@
 
 use knit_engine::Event;
 use knit_engine::blocks::BlockEvent;
+use knit_engine::nodes::NodeEvent;
 use knit_engine::pools::PodRanges;
 
 use super::{Cluster, ScheduledEvent};
 use crate::queue::{MILLIS, SECOND};
-use crate::scenario::{cluster_network, node_name, peer, pod_range};
+use crate::scenario::{cluster_network, connected_routes, pod_range};
 
 impl Cluster {
     /// Nodes, pools or blocks changed: the cluster network is computed again. Batches changes.
@@ -18,7 +19,7 @@ impl Cluster {
         }
     }
 
-    /// Feeds the ranges of this and other nodes to the engine.
+    /// Submits the links and the ranges of this node to the engine.
     pub(crate) fn reconcile_network(&mut self, node: usize) {
         self.nodes[node].scheduled.network = false;
         let use_pools = BlockEvent::UsePools { node: self.nodes[node].name.clone() };
@@ -26,16 +27,13 @@ impl Cluster {
         let here = &self.nodes[node];
         let ranges = here.state.ranges(&[pod_range(node)]);
         if here.view.is_full {
-            let others = here.known_nodes.iter().filter(|other| **other != node);
-            let peers = others.map(|other| peer(*other, ranges.others.get(&node_name(*other)))).collect();
-            self.handle(node, Event::Peers(peers));
+            self.handle(node, Event::Nodes(NodeEvent::Connected(connected_routes())));
         }
         self.apply_network(node, ranges);
     }
 
     /// Applies the cluster network, if it changed.
     pub(crate) fn apply_network(&mut self, node: usize, ranges: PodRanges) {
-        let ranges = PodRanges { others: Default::default(), ..ranges };
         if self.nodes[node].network.as_ref() != Some(&ranges) {
             self.handle(node, Event::ObjectApplied(cluster_network(node, &ranges)));
             self.nodes[node].network = Some(ranges);

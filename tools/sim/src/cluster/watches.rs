@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use knit_engine::Event;
 use knit_engine::blocks::BlockEvent;
+use knit_engine::nodes::NodeEvent;
 use knit_engine::pod_annotations::DefinitionEvent;
 use knit_engine::quota::QuotaEvent;
 
 use super::{Cluster, ScheduledEvent};
 use crate::api_server::{ApiChange, BlockChange, Snapshot};
 use crate::queue::MILLIS;
-use crate::scenario::Audience;
+use crate::scenario::{Audience, node_info, node_name};
 
 impl Cluster {
     /// Schedules watch events for the nodes that receive new changes, and for the controller.
@@ -116,9 +117,11 @@ impl Cluster {
                 self.handle(node, Event::Definitions(event));
             }
             ApiChange::Node(other, exists) => {
-                let known = &mut self.nodes[node].known_nodes;
-                let _ = if *exists { known.insert(*other) } else { known.remove(other) };
-                self.schedule_network(node);
+                let event = match exists {
+                    true => NodeEvent::Applied(node_info(*other, node)),
+                    false => NodeEvent::Deleted(node_name(*other)),
+                };
+                self.handle(node, Event::Nodes(event));
             }
         }
     }
@@ -154,7 +157,10 @@ impl Cluster {
         let definitions =
             definitions.map(|(tenant, definition, config)| (definition.name(*tenant), config.to_string()));
         self.handle(node, Event::Definitions(DefinitionEvent::Listed(definitions.collect())));
-        self.nodes[node].known_nodes.clone_from(&listed.nodes);
+        if self.nodes[node].view.is_full {
+            let nodes = listed.nodes.iter().map(|other| node_info(*other, node)).collect();
+            self.handle(node, Event::Nodes(NodeEvent::Listed(nodes)));
+        }
         self.schedule_network(node);
         self.schedule_watch(node);
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use knit_engine::{ApplyFailure, Effect, Event, PlanResult, Unit};
 use knit_model::problem::{Problem, Reason};
 
-use super::{DEFERRED_DELETE_DELAY, EARLY_RESYNC_DELAY, EventLoop};
+use super::{DEFERRED_DELETE_DELAY, EventLoop};
 use crate::error::{Error, Result};
 use crate::executor::{Completion, Work};
 
@@ -48,7 +48,7 @@ impl EventLoop<'_> {
                     return Ok(Vec::new());
                 };
                 tracing::warn!(%unit, error = %why, "kernel request failed");
-                self.resync_at = self.resync_at.min(Instant::now() + EARLY_RESYNC_DELAY);
+                self.resync_soon();
                 let message = format!("{unit}: {why}");
                 let problem = Problem::new("", Reason::KernelError, message);
                 let result = Err(ApplyFailure {

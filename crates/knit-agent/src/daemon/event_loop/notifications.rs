@@ -6,14 +6,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use knit_engine::{Event, Unit};
 use knit_kernel::Netns;
 use knit_kernel::notifications::{FilterNotifications, LinkNotification, LinkNotifications};
 
 use super::super::Message;
-use super::{Channels, EARLY_RESYNC_DELAY, EventLoop};
+use super::{Channels, EventLoop};
 use crate::error::{Error, Result};
 
 /// How often the listener checks whether the loop still runs.
@@ -77,7 +77,7 @@ impl EventLoop<'_> {
     /// Compares the owners of links that are gone, except units with a change in flight.
     pub(super) fn kernel_notification(&mut self, notice: &LinkNotification) -> Result<()> {
         let LinkNotification::Removed(names) = notice else {
-            self.resync_at = self.resync_at.min(Instant::now() + EARLY_RESYNC_DELAY);
+            self.resync_soon();
             return Ok(());
         };
         let state = self.node.state();

@@ -1,12 +1,9 @@
 //! The subset of a Node that is kept. Node objects have tens of kilobytes, mostly images and conditions, and every agent watches all nodes:
 //! other fields are dropped while parsing.
 
-use std::net::IpAddr;
-
-use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use knit_model::PublicKey;
+use knit_engine::nodes::NodeInfo;
 use serde::Deserialize;
 
 use crate::kubernetes::address_capacity::{CONDITION, PublishedCapacity, TAINT};
@@ -14,23 +11,10 @@ use crate::kubernetes::address_capacity::{CONDITION, PublishedCapacity, TAINT};
 /// The condition of a healthy node.
 const READY: &str = "Ready";
 
-/// What is kept of a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::kubernetes) struct NodeInfo {
-    /// The ranges of its pods.
-    pub(super) ranges: Vec<IpNet>,
-    /// Its InternalIP addresses.
-    pub(in crate::kubernetes) addresses: Vec<IpAddr>,
-    /// Whether its Ready condition is true.
-    pub(super) is_ready: bool,
-    /// Its published WireGuard public key.
-    pub(super) key: Option<PublicKey>,
-}
-
 /// A watched node.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "RawNode")]
-pub(super) struct NodeSummary {
+pub(in crate::kubernetes) struct NodeSummary {
     /// Its name, and the resource version that the watch continues from.
     metadata: ObjectMeta,
     known: NodeInfo,
@@ -55,9 +39,9 @@ impl NodeSummary {
         self.published_key.as_deref()
     }
 
-    /// Its name and the kept fields.
-    pub(super) fn split(self) -> (String, NodeInfo) {
-        (self.metadata.name.unwrap_or_default(), self.known)
+    /// The fields that are kept; `own` is the name of this node.
+    pub(super) fn into_info(self, own: &str) -> NodeInfo {
+        NodeInfo { is_local: self.known.name == own, ..self.known }
     }
 }
 
@@ -128,6 +112,8 @@ impl From<RawNode> for NodeSummary {
         let Metadata { name, resource_version, annotations } = raw.metadata;
         let own = raw.status.addresses.iter().filter(|address| address.kind == "InternalIP");
         let known = NodeInfo {
+            name: name.clone().unwrap_or_default(),
+            is_local: false,
             ranges: raw.spec.pod_cidrs.iter().filter_map(|range| range.parse().ok()).collect(),
             addresses: own.filter_map(|address| address.address.parse().ok()).collect(),
             is_ready: raw.status.conditions.iter().any(|one| one.kind == READY && one.status == "True"),
@@ -147,7 +133,9 @@ impl_resource_subset!(NodeSummary, Node);
 
 #[cfg(test)]
 mod tests {
+    use ipnet::IpNet;
     use knit_kube::kube::Resource;
+    use knit_model::PublicKey;
     use serde_json::json;
 
     use super::*;
@@ -171,8 +159,8 @@ mod tests {
         assert_eq!(summary.meta().resource_version.as_deref(), Some("7"), "the watch continues from it");
         assert_eq!(summary.capacity(), PublishedCapacity::default());
         assert_eq!(NodeSummary::url_path(&(), None), "/api/v1/nodes");
-        let (name, known) = summary.split();
-        assert_eq!(name, "a");
+        let known = summary.into_info("a");
+        assert_eq!((known.name.as_str(), known.is_local), ("a", true));
         assert_eq!(known.ranges, ["10.1.0.0/24".parse::<IpNet>().unwrap(), "fd01::/64".parse().unwrap()]);
         let addresses: Vec<String> = known.addresses.iter().map(ToString::to_string).collect();
         assert_eq!(addresses, ["192.0.2.1", "2001:db8::1"]);
@@ -188,7 +176,7 @@ mod tests {
         }))
         .unwrap();
         assert_eq!(summary.capacity(), PublishedCapacity { is_tainted: true, available: Some(false) });
-        assert!(summary.split().1.is_ready);
+        assert!(summary.into_info("b").is_ready);
     }
 
     #[test]
@@ -196,7 +184,7 @@ mod tests {
         let raw = |key: &str| {
             let node = json!({"metadata": {"name": "a", "annotations": {ANNOTATION: key, "other": "x"}}});
             let summary: NodeSummary = serde_json::from_value(node).unwrap();
-            (summary.published_key().map(str::to_owned), summary.split().1.key)
+            (summary.published_key().map(str::to_owned), summary.into_info("b").key)
         };
         let key = PublicKey::from_bytes([7; 32]);
         assert_eq!(raw(&key.to_string()), (Some(key.to_string()), Some(key)));
@@ -206,6 +194,6 @@ mod tests {
     #[test]
     fn a_node_without_status_is_valid() {
         let summary: NodeSummary = serde_json::from_value(json!({"metadata": {"name": "new"}})).unwrap();
-        assert_eq!(summary.split(), ("new".to_owned(), NodeInfo::default()));
+        assert_eq!(summary.into_info("own"), NodeInfo { name: "new".to_owned(), ..NodeInfo::default() });
     }
 }

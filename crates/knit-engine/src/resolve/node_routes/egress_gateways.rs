@@ -152,9 +152,8 @@ pub(crate) fn drop_conflicting_addresses(state: &State, resolved: &mut Resolved,
         let is_same = |other: &Address| !other.owned && other.address.addr() == address.address.addr();
         there.addresses.values().any(is_same)
     };
-    let is_early = |address: &Address| {
-        state.egress.ready_nodes.is_none() && !there.addresses.contains_key(&address.key())
-    };
+    let is_early =
+        |address: &Address| !state.nodes.has_synced() && !there.addresses.contains_key(&address.key());
     let is_refused = |address: &&Address| is_foreign(address) || is_early(address);
     let requested = resolved.desired.state.scope(&Scope::Host).addresses.values();
     let refused: Vec<Address> = requested.filter(|one| one.deprecated).filter(is_refused).cloned().collect();

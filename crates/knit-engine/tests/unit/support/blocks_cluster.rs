@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
 use knit_engine::blocks::{Block, BlockEvent, BlockRequest};
-use knit_engine::overlay::Underlay;
+use knit_engine::nodes::{NodeEvent, NodeInfo};
+use knit_engine::overlay::TunnelConfig;
 use knit_engine::{Event, StoredObject};
 use knit_model::NetState;
 use knit_model::intent::{IntentSpec, NetworkIntent, OverlayIntent, TunnelEndpoint};
@@ -114,16 +115,15 @@ pub fn interface_on_network(namespace: &str, network: &str, label: &str, fixed: 
     object
 }
 
-/// The underlay of one of `nodes` nodes.
-pub fn underlay(node: usize, nodes: usize) -> Underlay {
-    let address = |node: usize| IpAddr::from([192, 0, 2, node as u8 + 1]);
-    let others = (0..nodes).filter(|other| *other != node);
-    Underlay {
-        reserved_vni: 7_500,
-        port: 7_475,
-        endpoints: vec![TunnelEndpoint { address: address(node), mtu: 1_500 }],
-        nodes: others.map(|other| (name(other), vec![address(other)])).collect(),
-    }
+/// The overlay tunnels of a node.
+pub fn tunnels(node: usize) -> TunnelConfig {
+    let endpoints = vec![TunnelEndpoint { address: address(node), mtu: 1_500 }];
+    TunnelConfig { reserved_vni: 7_500, port: 7_475, endpoints }
+}
+
+/// The address of a node.
+fn address(node: usize) -> IpAddr {
+    IpAddr::from([192, 0, 2, node as u8 + 1])
 }
 
 impl BlockCluster {
@@ -149,8 +149,15 @@ impl BlockCluster {
 
     /// Gives a node the addresses of all nodes, as the agent does when blocks change.
     pub fn update_underlay(&mut self, node: usize) {
-        let underlay = underlay(node, self.nodes.len());
-        self.nodes[node].handle(Event::Underlay(underlay));
+        let info = |other: usize| NodeInfo {
+            name: name(other),
+            is_local: other == node,
+            addresses: vec![address(other)],
+            ..NodeInfo::default()
+        };
+        let listed = NodeEvent::Listed((0..self.nodes.len()).map(info).collect());
+        self.nodes[node].handle(Event::Nodes(listed));
+        self.nodes[node].handle(Event::TunnelEndpoints(tunnels(node)));
     }
 
     /// Adds a pod with this label.

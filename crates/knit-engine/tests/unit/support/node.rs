@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use knit_engine::blocks::BlockRequest;
 use knit_engine::call::NetnsInfo;
+use knit_engine::nodes::{NodeEvent, NodeInfo};
 use knit_engine::quota::ClaimRequest;
 use knit_engine::recording::{Entry, NewEntry, digest};
 use knit_engine::{
@@ -11,6 +12,7 @@ use knit_engine::{
     Record, State, StoredObject, UnsupportedKind, step,
 };
 use knit_ipam::Time;
+use knit_model::connected_routes::ConnectedRoutes;
 use knit_model::intent::{
     BridgeIntent, Intent, IntentSpec, InterfaceIntent, LinkChangeIntent, NameRule, PeerNode, Selector,
 };
@@ -112,6 +114,11 @@ impl Node {
         if self.handled <= MAX_SEGMENTS || self.handled.is_power_of_two() {
             self.start_segment();
         }
+    }
+
+    /// Gives the node these other nodes.
+    pub fn set_peers(&mut self, peers: &[PeerNode]) {
+        node_events(peers).into_iter().for_each(|event| self.handle(event));
     }
 
     /// Starts a segment of the recording. A node without changes in flight continues from the serialised form of its state.
@@ -334,10 +341,28 @@ pub fn with_its_peers(event: Event) -> VecDeque<Event> {
     if let Event::ObjectApplied(object) = &event
         && let Some(peers) = object.manifest.get(PEERS)
     {
-        events.push_back(Event::Peers(serde_json::from_value(peers.clone()).unwrap()));
+        let peers: Vec<PeerNode> = serde_json::from_value(peers.clone()).unwrap();
+        events.extend(node_events(&peers));
     }
     events.push_back(event);
     events
+}
+
+/// The events after which these are the other nodes of the cluster. All nodes are Ready.
+pub fn node_events(peers: &[PeerNode]) -> [Event; 2] {
+    let on_link = peers.iter().flat_map(|peer| &peer.addresses);
+    let connected = on_link.map(|(address, link)| ((*address).into(), 0, Some(link.clone())));
+    let connected = NodeEvent::Connected(ConnectedRoutes::new(connected));
+    let node = |peer: &PeerNode| NodeInfo {
+        name: peer.name.clone(),
+        is_local: false,
+        ranges: peer.ranges.clone(),
+        addresses: peer.all_addresses().collect(),
+        is_ready: true,
+        key: peer.key,
+    };
+    let listed = NodeEvent::Listed(peers.iter().map(node).collect());
+    [Event::Nodes(connected), Event::Nodes(listed)]
 }
 
 /// The cluster network together with the other nodes, as the agent submits them: see [`with_its_peers`].

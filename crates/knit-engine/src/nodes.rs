@@ -1,0 +1,135 @@
+//! The nodes of the cluster, as their Node objects describe them. The API server has them: they are not persistent. What
+//! follows from them for routes ([`crate::peers`]) is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use knit_model::PublicKey;
+use knit_model::connected_routes::ConnectedRoutes;
+use serde::{Deserialize, Serialize};
+
+use crate::egress;
+use crate::overlay::{self, TunnelConfig};
+use crate::peers;
+use crate::state::State;
+use crate::step::Effects;
+
+/// What is known of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeInfo {
+    /// Its name.
+    pub name: String,
+    /// Whether it is this node.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_local: bool,
+    /// The pod ranges in its spec.
+    pub ranges: Vec<IpNet>,
+    /// Its InternalIP addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Whether its Ready condition is true.
+    pub is_ready: bool,
+    /// Its published WireGuard public key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<PublicKey>,
+}
+
+/// A change of the nodes, or of how they are reached.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum NodeEvent {
+    /// The complete list of nodes.
+    Listed(Vec<NodeInfo>),
+    /// A node was created or changed.
+    Applied(NodeInfo),
+    /// A node was deleted.
+    Deleted(String),
+    /// The connected routes of this node, with the profile `primary`.
+    Connected(ConnectedRoutes),
+}
+
+/// The known nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nodes {
+    /// All nodes by name; `None` until they are listed, so that nothing is concluded from a missing one.
+    all: Option<BTreeMap<String, NodeInfo>>,
+    /// The connected routes of this node; `None` if Knit does not route between nodes.
+    connected: Option<ConnectedRoutes>,
+    /// The overlay tunnels of this node; `None` until its links are known.
+    pub(crate) tunnels: Option<TunnelConfig>,
+}
+
+impl Nodes {
+    /// Whether the nodes are listed.
+    pub(crate) fn has_synced(&self) -> bool {
+        self.all.is_some()
+    }
+
+    /// A node by name.
+    pub(crate) fn get(&self, name: &str) -> Option<&NodeInfo> {
+        self.all.as_ref()?.get(name)
+    }
+
+    /// Whether a node is known to be Ready.
+    pub(crate) fn is_ready(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|node| node.is_ready)
+    }
+
+    /// The other nodes and the connected routes, if both are known.
+    pub(crate) fn routed(&self) -> Option<(&BTreeMap<String, NodeInfo>, &ConnectedRoutes)> {
+        self.all.as_ref().zip(self.connected.as_ref())
+    }
+}
+
+/// Handles a change of nodes. Most updates of a Node are heartbeats, which change nothing here.
+pub(crate) fn handle(state: &mut State, event: NodeEvent, effects: &mut Effects) {
+    let changed = match event {
+        NodeEvent::Connected(connected) => {
+            if state.nodes.connected.as_ref() == Some(&connected) {
+                return;
+            }
+            state.nodes.connected = Some(connected);
+            return peers::update_all(state, effects);
+        }
+        NodeEvent::Listed(listed) => {
+            let listed: BTreeMap<String, NodeInfo> =
+                listed.into_iter().map(|node| (node.name.clone(), node)).collect();
+            if state.nodes.all.as_ref() == Some(&listed) {
+                return;
+            }
+            egress::on_node_change(state, |state| state.nodes.all = Some(listed), effects);
+            overlay::update_underlay(state, effects);
+            return peers::update_all(state, effects);
+        }
+        NodeEvent::Applied(node) => {
+            let Some(known) = &state.nodes.all else { return };
+            let before = known.get(&node.name);
+            if before == Some(&node) {
+                return;
+            }
+            let (name, same_readiness) =
+                (node.name.clone(), before.is_some_and(|before| before.is_ready == node.is_ready));
+            let insert = |state: &mut State| {
+                state.nodes.all.as_mut().and_then(|all| all.insert(node.name.clone(), node));
+            };
+            match same_readiness {
+                true => insert(state),
+                false => egress::on_node_change(state, insert, effects),
+            }
+            name
+        }
+        NodeEvent::Deleted(name) => {
+            if state.nodes.get(&name).is_none() {
+                return;
+            }
+            let remove = |state: &mut State| {
+                state.nodes.all.as_mut().and_then(|all| all.remove(&name));
+            };
+            egress::on_node_change(state, remove, effects);
+            name
+        }
+    };
+    overlay::update_underlay(state, effects);
+    peers::update(state, &BTreeSet::from([changed]), effects);
+}
