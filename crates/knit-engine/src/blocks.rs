@@ -78,6 +78,8 @@ pub enum BlockEvent {
     },
     /// A review timer fired: blocks that were empty since the last review are returned.
     ReviewDue,
+    /// The name of this node, which determines where it searches for a block after another node was faster.
+    LocalNode(String),
     /// This node takes the ranges of its pods from pools, if there are any.
     UsePools {
         /// The node's name. It determines where the search for a free block starts, so that nodes do not race for the
@@ -142,6 +144,12 @@ pub struct Blocks {
     /// Whether the block watch has synced since the start. Before that nothing is claimed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) has_synced: bool,
+    /// This node's name, if known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) node: Option<String>,
+    /// Ranges of which another node was faster to claim a block.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(crate) contended: BTreeSet<PoolKey>,
     /// This node's name, if its pod ranges are blocks of pools. See [`crate::pools`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) pool_node: Option<String>,

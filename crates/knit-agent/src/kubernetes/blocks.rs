@@ -67,6 +67,10 @@ async fn watch(context: Context, relist: Arc<Notify>, known: oneshot::Sender<()>
                 Err(why) => is_rejection(why),
             };
             if let Some(news) = event.ok().and_then(|seen| news(&context, seen)) {
+                if is_answer {
+                    // The loop may have reopened its state.
+                    context.handle.submit(Event::Blocks(BlockEvent::LocalNode(context.node.to_string())));
+                }
                 feed(&context, news);
             }
             if let Some(known) = known.take_if(|_| is_answer) {

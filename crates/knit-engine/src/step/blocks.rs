@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_ipam::{BlockLayout, Pool};
+use knit_model::mac::fnv1a;
 
 use super::Effects;
 use crate::blocks::{Block, BlockEvent, BlockRequest, BlockWait, Blocks, PendingClaim, PoolKey};
@@ -39,6 +40,7 @@ pub(super) fn handle(state: &mut State, event: BlockEvent, effects: &mut Effects
             state.blocks.returning.remove(&name);
         }
         BlockEvent::ReviewDue => review(state, effects),
+        BlockEvent::LocalNode(node) => state.blocks.node = Some(node),
         BlockEvent::UsePools { node } => state.blocks.pool_node = Some(node),
     }
 }
@@ -87,6 +89,12 @@ fn applied(state: &mut State, block: Block, effects: &mut Effects) {
     let pool = block.pool_key();
     let (name, index) = (block.name.clone(), block.index());
     let single_address = block.is_single_address().then(|| block.cidr.addr());
+    if let Some(PendingClaim { pool, .. }) = &claim {
+        match block.is_local {
+            true => state.blocks.contended.remove(pool),
+            false => state.blocks.contended.insert(pool.clone()),
+        };
+    }
     if block.is_local && pool.is_some() {
         state.blocks.remote.remove(&name);
         if state.blocks.local.get(&name) != Some(&block) {
@@ -225,7 +233,12 @@ pub(super) fn claim_missing(state: &mut State, effects: &mut Effects) {
             .filter_map(|(name, _)| pool.block_named(name))
             .map(|block| gives.clone().with_blocks(vec![block]).total())
             .sum();
-        let free: Vec<(u128, IpNet)> = state.blocks.free(&pool, &gives).collect();
+        let mut free: Vec<(u128, IpNet)> = state.blocks.free(&pool, &gives).collect();
+        if let Some(node) = state.blocks.node.as_ref().filter(|_| state.blocks.contended.contains(&pool)) {
+            // Many nodes may claim at the same time: those that lost search at different places.
+            let start = fnv1a(node.as_bytes()).checked_rem(free.len() as u64);
+            free.rotate_left(start.unwrap_or_default() as usize);
+        }
         for (index, cidr) in free {
             if coming >= need.addresses as u128 {
                 break;

@@ -34,6 +34,21 @@ fn each_node_claims_its_own_block_in_order() {
 }
 
 #[test]
+fn nodes_that_lost_a_race_search_at_different_places() {
+    let mut cluster = BlockCluster::new(10, "10.0.0.0/20");
+    (0..10).for_each(|node| cluster.add_pod(node, node as u32));
+    // In each round every node claims one block before it hears of the others.
+    let mut rounds = 0;
+    while (0..10).any(|node| cluster.addresses(node).is_empty()) {
+        rounds += 1;
+        assert!(rounds <= 5, "each round would give a block to one node only");
+        (0..10).for_each(|node| cluster.process_request(node, true));
+    }
+    cluster.settle();
+    assert!(texts(&cluster.addresses(0)).contains(&"10.0.0.2".to_owned()), "the first block is used first");
+}
+
+#[test]
 fn reachable_addresses_exclude_blocks_of_other_nodes() {
     let mut cluster = BlockCluster::new(2, "10.0.0.0/24");
     let pool = knit_ipam::Pool::with_gateway("shop/br0", "10.0.0.0/24".parse().unwrap());
@@ -41,6 +56,7 @@ fn reachable_addresses_exclude_blocks_of_other_nodes() {
         |cluster: &BlockCluster, node: usize| cluster.nodes[node].state.blocks.reachable(&pool).total();
     assert_eq!(total(&cluster, 0), 253);
     cluster.add_pod(0, 1);
+    cluster.settle();
     cluster.add_pod(1, 2);
     cluster.settle();
     assert_eq!((total(&cluster, 0), total(&cluster, 1)), (253 - 16, 253 - 14));

@@ -172,6 +172,7 @@ impl Cluster {
             BlockEvent::ClaimFailed { name, .. } => ("failed to claim", name.clone()),
             BlockEvent::Returned { name } => ("has released", name.clone()),
             BlockEvent::Listed(_) => ("receives the list of blocks", String::new()),
+            BlockEvent::LocalNode(_) => ("receives its name", String::new()),
             BlockEvent::UsePools { .. } => ("receives the pools", String::new()),
             BlockEvent::ReviewDue => ("reviews its blocks", String::new()),
         };

@@ -148,6 +148,8 @@ impl Cluster {
             return;
         }
         self.nodes[node].watch_version = Some(listed.version);
+        let own_name = BlockEvent::LocalNode(self.nodes[node].name.clone());
+        self.handle(node, Event::Blocks(own_name));
         let blocks = listed.blocks.iter().map(|block| self.as_seen_by(node, block)).collect();
         self.handle_block_event(node, BlockEvent::Listed(blocks));
         let quotas = listed.quotas.iter();

@@ -176,6 +176,7 @@ impl BlockCluster {
     /// A node lists all blocks.
     pub fn list(&mut self, node: usize) {
         let list = self.api.list(node);
+        self.nodes[node].handle(Event::Blocks(BlockEvent::LocalNode(name(node))));
         self.nodes[node].handle(Event::Blocks(list));
     }
 
