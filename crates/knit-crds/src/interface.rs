@@ -13,6 +13,7 @@ use crate::fields::{
     ObjectName, QueueLength, Rule, rule_list,
 };
 use crate::routing::{PodRule, RouteEntry};
+use crate::sysctls;
 
 /// NameFields are the name of the interface of a kind that describes one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -242,43 +243,28 @@ fn reserved(name: &IfName, field: &str, problems: &mut Problems) {
 
 /// Sysctls by family and name.
 pub(crate) fn read_sysctls(
-    sysctls: &BTreeMap<String, String>,
+    values: &BTreeMap<String, String>,
     field: &str,
     problems: &mut Problems,
 ) -> BTreeMap<String, String> {
-    for (name, value) in sysctls {
-        let is_name = |name: &str| {
-            !name.is_empty()
-                && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
-        };
-        let known = name
-            .split_once('/')
-            .is_some_and(|(family, name)| matches!(family, "ipv4" | "ipv6" | "mpls") && is_name(name));
-        if !known {
-            problems.invalid(
-                format!("{field}[{}]", name.escape_debug()),
-                "must be a family and a name, such as `ipv4/rp_filter` or `ipv6/accept_ra`",
-            );
-        }
-        if value.is_empty() || value.len() > 64 || value.contains(char::is_control) {
-            problems.invalid(
-                format!("{field}[{}]", name.escape_debug()),
-                "must be one line of 1 to 64 characters",
-            );
-        }
+    for (name, value) in values {
+        problems
+            .check(&format!("{field}[{}]", name.escape_debug()), sysctls::check_of_interface(name, value));
     }
-    sysctls.clone()
+    values.clone()
 }
 
 /// Names are checked in the schema, so that mistakes are rejected by the API server.
 pub(crate) fn sysctl_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    let allowed: Vec<String> = sysctls::of_interfaces().map(|name| format!("'{name}'")).collect();
+    let rule = format!("self.all(name, name in [{}])", allowed.join(", "));
     schemars::json_schema!({
         "type": "object",
         "maxProperties": 32,
         "additionalProperties": { "type": "string", "maxLength": 64 },
         "x-kubernetes-validations": rule_list(&[(
-            "self.all(name, name.matches('^(ipv4|ipv6|mpls)/[a-z0-9_]+$'))",
-            "must be a family and a name, such as `ipv4/rp_filter` or `ipv6/accept_ra`",
+            rule.as_str(),
+            "must be allowed sysctls of an interface, such as `ipv4/rp_filter`: see docs/kinds/podroute.md",
         )]),
     })
 }

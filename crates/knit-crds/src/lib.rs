@@ -37,7 +37,6 @@ pub use routing::{AddressFamily, NeighbourEntry, PodNextHop, PodRouteScope, PodR
 pub use schema::manifests;
 pub use selector::{LabelCondition, LabelOperator, PodSelector};
 pub use severity::Severity;
-pub use sysctls::check as check_sysctl;
 pub use translate::{MAX_INTERFACES, Translation, Translator};
 pub use tunnel::TunnelFields;
 pub use watch_update::WatchUpdate;

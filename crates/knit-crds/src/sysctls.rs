@@ -3,6 +3,8 @@
 
 use knit_model::intent::SysctlIntent;
 
+const NOT_ALLOWED: &str = "not an allowed sysctl: see the list of safe sysctls in docs/kinds/podroute.md";
+
 /// A name with the minimum and maximum value.
 type AllowedSysctl = (&'static str, i64, i64);
 
@@ -52,6 +54,12 @@ const IPV6: &[AllowedSysctl] = &[
     ("use_tempaddr", 0, 2),
 ];
 
+/// `net.mpls.conf.<interface>.<name>`.
+const MPLS: &[AllowedSysctl] = &[("input", 0, 1)];
+
+/// All families with sysctls of interfaces.
+const FAMILIES: [(&str, &[AllowedSysctl]); 3] = [("ipv4", IPV4), ("ipv6", IPV6), ("mpls", MPLS)];
+
 /// Sysctls of the whole pod, by their full names.
 const POD: &[AllowedSysctl] = &[
     ("net.ipv4.fib_multipath_hash_policy", 0, 2),
@@ -68,9 +76,24 @@ const POD: &[AllowedSysctl] = &[
     ("net.ipv6.ip_nonlocal_bind", 0, 1),
 ];
 
-/// Validates a sysctl by its name, such as `net.ipv4.conf.net1.rp_filter`, and its value.
-pub fn check(name: &str, value: &str) -> Result<(), String> {
-    read(name, value).map(drop)
+/// Validates a sysctl of an interface by family and name, such as `ipv4/rp_filter`, and its value.
+pub(crate) fn check_of_interface(name: &str, value: &str) -> Result<(), String> {
+    let Some((family, last)) = name.split_once('/') else {
+        return Err("must be a family and a name, such as `ipv4/rp_filter` or `ipv6/accept_ra`".to_owned());
+    };
+    let (_, list) = FAMILIES.iter().find(|(known, _)| *known == family).ok_or(NOT_ALLOWED)?;
+    let allowed = list.iter().find(|(allowed, ..)| *allowed == last).ok_or(NOT_ALLOWED)?;
+    number(value, *allowed).map(drop)
+}
+
+/// The sysctls of interfaces by family and name.
+pub(crate) fn of_interfaces() -> impl Iterator<Item = String> {
+    FAMILIES.iter().flat_map(|(family, list)| list.iter().map(move |(name, ..)| format!("{family}/{name}")))
+}
+
+fn number(value: &str, (_, min, max): AllowedSysctl) -> Result<i64, String> {
+    let number = value.parse().ok().filter(|number| (min..=max).contains(number));
+    number.ok_or_else(|| format!("must be a number between {min} and {max}, got `{}`", value.escape_debug()))
 }
 
 /// Parses a sysctl by its name, such as `net.ipv4.conf.net1.rp_filter`, and its value.
@@ -78,11 +101,8 @@ pub(crate) fn read(name: &str, value: &str) -> Result<SysctlIntent, String> {
     if name == "net.ipv4.conf.all.forwarding" {
         return Err("use `net.ipv4.ip_forward` for forwarding of the whole pod".to_owned());
     }
-    let (link, key, (_, min, max)) = find(name)?;
-    let number: i64 =
-        value.parse().ok().filter(|number| (min..=max).contains(number)).ok_or_else(|| {
-            format!("must be a number between {min} and {max}, got `{}`", value.escape_debug())
-        })?;
+    let (link, key, allowed) = find(name)?;
+    let number = number(value, allowed)?;
     let link = link
         .map(|link| link.parse())
         .transpose()
@@ -94,7 +114,7 @@ fn find(name: &str) -> Result<(Option<&str>, String, AllowedSysctl), String> {
     if let Some(safe) = POD.iter().find(|(safe, ..)| *safe == name) {
         return Ok((None, name.replace('.', "/"), *safe));
     }
-    for (family, list) in [("ipv4", IPV4), ("ipv6", IPV6)] {
+    for (family, list) in FAMILIES {
         let of_family = name.strip_prefix("net.").and_then(|rest| rest.strip_prefix(family));
         // Interface names may contain dots, sysctl names do not.
         let Some((link, last)) = of_family.and_then(|rest| rest.strip_prefix(".conf.")?.rsplit_once('.'))
@@ -106,12 +126,13 @@ fn find(name: &str) -> Result<(Option<&str>, String, AllowedSysctl), String> {
         }
         if let Some(safe) = list.iter().find(|(safe, ..)| *safe == last) {
             return Ok(match link {
+                "all" if family == "mpls" => return Err(NOT_ALLOWED.to_owned()),
                 "all" => (None, format!("net/{family}/conf/all/{last}"), *safe),
                 link => (Some(link), format!("{family}/{last}"), *safe),
             });
         }
     }
-    Err("not an allowed sysctl: see the list of safe sysctls in docs/kinds/podroute.md".to_owned())
+    Err(NOT_ALLOWED.to_owned())
 }
 
 #[cfg(test)]
@@ -154,9 +175,21 @@ mod tests {
     }
 
     #[test]
+    fn interfaces_have_the_same_list() {
+        assert_eq!(check_of_interface("ipv4/rp_filter", "2"), Ok(()));
+        assert_eq!(check_of_interface("mpls/input", "1"), Ok(()));
+        for name in ["ipv4/route_localnet", "ipv4/log_martians", "ipv6/../x", "core/somaxconn", "ipv4/"] {
+            assert_eq!(check_of_interface(name, "1"), Err(NOT_ALLOWED.to_owned()), "{name}");
+        }
+        assert!(check_of_interface("rp_filter", "1").unwrap_err().contains("a family and a name"));
+        assert!(check_of_interface("ipv4/rp_filter", "3").unwrap_err().contains("between 0 and 2"));
+        assert!(of_interfaces().all(|name| check_of_interface(&name, "1").is_ok()));
+    }
+
+    #[test]
     fn the_documentation_lists_all_allowed_sysctls() {
         let page = include_str!("../../../docs/kinds/podroute.md");
-        for (name, ..) in [IPV4, IPV6, POD].concat() {
+        for (name, ..) in [IPV4, IPV6, MPLS, POD].concat() {
             assert!(page.contains(&format!("`{name}`")), "{name}");
         }
     }

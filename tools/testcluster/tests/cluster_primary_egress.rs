@@ -15,6 +15,7 @@ mod support {
 }
 
 use std::net::{IpAddr, TcpListener};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::signal::{Signal, kill};
@@ -115,6 +116,21 @@ fn source_address(namespace: &Namespace, pod: &str, external: IpAddr) -> IpAddr 
     })
 }
 
+/// The hardware address that this machine, an external host on the nodes' subnet, knows of an address. It is changed only by traffic and by
+/// announcements.
+fn known_mac(address: IpAddr) -> String {
+    let output = Command::new("ip").args(["-j", "neigh", "show", &address.to_string()]).output().unwrap();
+    let entries: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    entries[0]["lladdr"].as_str().unwrap_or_default().to_owned()
+}
+
+/// The hardware address of a node.
+fn mac(node: &str) -> String {
+    let links = on_node(node, &["ip", "-j", "link", "show", "dev", "eth0"]);
+    let links: serde_json::Value = serde_json::from_str(&links).unwrap();
+    links[0]["address"].as_str().unwrap().to_owned()
+}
+
 fn has_address(node: &str, address: IpAddr) -> bool {
     on_node(node, &["ip", "-o", "addr", "show", "dev", "eth0"]).contains(&format!(" {address}/"))
 }
@@ -147,8 +163,16 @@ fn external_hosts_see_the_gateways_address_also_when_its_node_is_not_ready() {
         assert!(seen.contains(&mine.to_string()), "{seen}, not {mine}");
     }
 
+    assert_eq!(held.map(known_mac), [mac(FIRST), mac(FIRST)], "this machine answered through the first node");
     let stopped = StoppedKubelet::on(FIRST);
     eventually("the next node is active", || gateway.active(), |active| active == NEXT);
+    // Without any traffic: the next node announces the addresses that it took over.
+    let next = mac(NEXT);
+    eventually(
+        "the addresses are announced",
+        || held.map(known_mac),
+        |known| known.iter().all(|mac| *mac == next),
+    );
     for (external, address) in families {
         eventually(
             "the address has moved",

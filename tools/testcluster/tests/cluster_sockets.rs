@@ -67,9 +67,9 @@ fn tenant(namespace: &Namespace, name: &str, kind: &str) -> String {
     format!("--token={}", namespace.kubectl(&["create", "token", name]).trim())
 }
 
-/// The files that the example needs in a pod: the program, and libraries that the test images may not contain.
-fn program() -> Vec<PathBuf> {
-    let program = Path::new(env!("CARGO_BIN_EXE_knit-testcluster")).with_file_name("dhcp-responder");
+/// The files that an example needs in a pod: the program, and libraries that the test images may not contain.
+fn program(name: &str) -> Vec<PathBuf> {
+    let program = Path::new(env!("CARGO_BIN_EXE_knit-testcluster")).with_file_name(name);
     assert!(program.exists(), "{} is missing: cargo build -p dhcp-responder", program.display());
     let listed = Command::new("ldd").arg(&program).output().unwrap();
     let listed = String::from_utf8(listed.stdout).unwrap();
@@ -115,7 +115,7 @@ fn a_restricted_pod_serves_port_67_and_only_with_a_grant() {
 
     namespace.apply(&pod("server"));
     namespace.kubectl(&["wait", "--for=condition=Ready", "pod/server", "--timeout=120s"]);
-    for file in program() {
+    for file in ["dhcp-responder", "icmp-ping"].map(program).into_iter().flatten() {
         copy(&namespace, "server", &file);
     }
     let start = |wait: u32| {
@@ -152,7 +152,13 @@ fn a_restricted_pod_serves_port_67_and_only_with_a_grant() {
     eventually("the socket is not offered", restart, |output| output.contains("no sockets are offered"));
     assert!(!script(&namespace, "server", "pidof dhcp-responder").is_empty());
 
-    // An admin grants raw sockets to the namespace.
+    // An admin grants raw sockets to the namespace; the agent, confined as deployed, opens one for the pod.
     kubectl(&["label", "namespace", &namespace.name, "podnetwork.opdev.io/raw-sockets=allowed"]);
     eventually("raw sockets are granted", || apply(&granted, RAW), |(accepted, _)| *accepted);
+    namespace.kubectl(&["label", "--overwrite", "pod", "server", "podnetwork.opdev.io/podsocket=ping"]);
+    namespace.kubectl(&["wait", "--for=condition=Ready", "podsocket/ping", "--timeout=60s"]);
+    let gateway = script(&namespace, "server", "ip route show default | cut -d' ' -f3");
+    let ping = format!("LD_LIBRARY_PATH=/data /data/icmp-ping ping ping {}", gateway.trim());
+    let output = script(&namespace, "server", &ping);
+    assert!(output.contains(&format!("reply from {}", gateway.trim())), "{output}");
 }

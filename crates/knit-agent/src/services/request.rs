@@ -179,7 +179,7 @@ fn requested(
     check_count(&format!("{field}.routes"), spec.routes.len())?;
     check_count(&format!("{field}.sysctls"), spec.sysctls.len())?;
     let describes = own_link || !spec.routes.is_empty() || !spec.sysctls.is_empty();
-    let described = describes.then(|| link::described(field, &name, &spec)).transpose()?;
+    let described = describes.then(|| link::described(field, &spec)).transpose()?;
     if own_link {
         return described_link(field, spec, name, described);
     }

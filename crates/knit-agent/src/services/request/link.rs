@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use knit_crds::Object;
 use knit_kni::v1;
+use knit_model::Problem;
 use knit_model::intent::{IntentSpec, InterfaceIntent};
 use knit_model::provenance::Dialect;
-use knit_model::{IfName, Problem};
 use serde_json::{Map, Value, json};
 
 use super::{Checked, invalid};
@@ -29,7 +29,7 @@ const NOT_OPTIONS: [&str; 12] = [
 ];
 
 /// Translates the spec of an interface with its own link, or only the routes and sysctls of one on a network.
-pub(super) fn described(field: &str, name: &IfName, spec: &v1::InterfaceSpec) -> Checked<InterfaceIntent> {
+pub(super) fn described(field: &str, spec: &v1::InterfaceSpec) -> Checked<InterfaceIntent> {
     let none = v1::LinkSpec::default();
     let link = match &spec.to {
         Some(v1::interface_spec::To::Link(link)) => Some(link),
@@ -54,12 +54,10 @@ pub(super) fn described(field: &str, name: &IfName, spec: &v1::InterfaceSpec) ->
         // The network determines the actual bridge.
         fields.insert("master".to_owned(), "br".into());
     }
-    let intent = read(kind, fields).map_err(|problem| {
+    read(kind, fields).map_err(|problem| {
         let place = place(field, &problem.field, options);
         invalid(&place, problem.message)
-    })?;
-    check_sysctls(field, name, &intent)?;
-    Ok(intent)
+    })
 }
 
 /// The object's kind for a link's kind, in any case and with or without hyphens.
@@ -148,19 +146,6 @@ fn read(kind: &str, fields: Map<String, Value>) -> Result<InterfaceIntent, Probl
     interfaces.next().ok_or_else(none)
 }
 
-/// Only sysctls that are safe in a pod are allowed.
-fn check_sysctls(field: &str, name: &IfName, intent: &InterfaceIntent) -> Checked<()> {
-    for (key, value) in &intent.sysctls {
-        let full = match key.split_once('/') {
-            Some((family, last)) => format!("net.{family}.conf.{name}.{last}"),
-            None => key.clone(),
-        };
-        knit_crds::check_sysctl(&full, value)
-            .map_err(|why| invalid(&format!("{field}.sysctls[{key}]"), why))?;
-    }
-    Ok(())
-}
-
 /// The request's field that corresponds to an object's field.
 fn place(field: &str, of_object: &str, options: &BTreeMap<String, String>) -> String {
     let path = of_object.strip_prefix("spec").unwrap_or(of_object).trim_start_matches('.');
@@ -197,7 +182,7 @@ mod tests {
 
     #[track_caller]
     fn assert_refused(spec: &v1::InterfaceSpec, field: &str) {
-        let refusal = described("interfaces[0]", &"net1".parse().unwrap(), spec).unwrap_err();
+        let refusal = described("interfaces[0]", spec).unwrap_err();
         let message = refusal.message();
         assert!(message.starts_with(&format!("interfaces[0].{field}: ")), "{message}");
     }
@@ -215,11 +200,7 @@ mod tests {
 
     #[test]
     fn a_link_is_parsed_like_its_object() {
-        let intent = described(
-            "interfaces[0]",
-            &"net1".parse().unwrap(),
-            &spec("vxlan", &[("vni", "77"), ("learning", "false")]),
-        );
+        let intent = described("interfaces[0]", &spec("vxlan", &[("vni", "77"), ("learning", "false")]));
         let Kind::Vxlan(vxlan) = intent.unwrap().kind else { panic!("another kind") };
         assert_eq!((vxlan.vni, vxlan.learning), (77, Some(false)));
     }
