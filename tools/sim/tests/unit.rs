@@ -16,7 +16,7 @@ fn small_cluster_converges_and_leaves_nothing_behind() {
         assert!(stats.extension_calls > stats.pods, "{stats:?}");
         stats
     };
-    let checks = [2, 3].map(|seed| std::thread::spawn(move || check(seed)));
+    let checks = [4, 8].map(|seed| std::thread::spawn(move || check(seed)));
     let all = checks.map(|check| check.join().unwrap());
     let happened: [fn(&SimStats) -> u64; 13] = [
         |stats| stats.agent_restarts,

@@ -11,6 +11,8 @@ use knit_testbed::{Dump, eventually};
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// How long the programs that monitor the kernel need to start, and its notifications to arrive.
 const SETTLE_TIME: Duration = Duration::from_millis(500);
+/// How long the kernel may take to give a link its own address.
+const ADDRESS_TIME: Duration = Duration::from_secs(3);
 
 const OBJECTS: &str = "\
 {apiVersion: podnetwork.opdev.io/v1alpha1, kind: Bridge, metadata: {name: b}, spec: {name: br1, cidr: 10.9.0.0/24}}
@@ -46,8 +48,14 @@ fn an_agent_with_nothing_to_change_writes_nothing() {
     agent.try_attach(request).unwrap();
     let has_both = || pod.namespace().output("ip", &["link", "show", "net1"]).is_ok();
     eventually("the pod has its second interface", TIMEOUT, has_both);
-    let is_settled = || machine.host.ip(&["-6", "address", "show", "tentative"]).is_empty();
-    eventually("duplicate address detection has ended", TIMEOUT, is_settled);
+    // The kernel gives links their own addresses a moment after they have a carrier, and checks them for duplicates.
+    let addresses = || machine.host.ip(&["-6", "address", "show"]);
+    let is_settled = || {
+        let before = addresses();
+        sleep(ADDRESS_TIME);
+        !before.contains("tentative") && addresses() == before
+    };
+    eventually("the kernel's own addresses are there", TIMEOUT, is_settled);
     let (host, inside) = (Dump::settled(&machine.host), Dump::settled(pod.namespace()));
     agent.crash();
 

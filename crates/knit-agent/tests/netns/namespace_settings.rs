@@ -83,9 +83,10 @@ impl TwoNamespaces {
         }
     }
 
+    /// Gives a namespace these options, and all others none.
     fn set_terms(&mut self, namespace: &str, terms: NamespaceOptions) {
-        let changed = NamespaceEvent::Changed { name: namespace.to_owned(), options: terms };
-        self.handle(Event::Namespaces(changed));
+        let all = Namespaces::from([(namespace.to_owned(), terms)]);
+        self.handle(Event::Namespaces(NamespaceEvent::Listed(all)));
     }
 
     /// Restarts the agent without sending it the namespace settings again.
