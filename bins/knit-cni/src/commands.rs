@@ -21,6 +21,9 @@ use crate::{request, result};
 
 /// STATUS has a shorter timeout: runtimes call it often and block on it.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
+/// While the agent is unavailable or starts, STATUS reports the last answer for this long: the data path works without the
+/// agent, and Kubernetes would remove the pods of a NotReady node from Services, and later evict them.
+const STATUS_GRACE: Duration = Duration::from_secs(600);
 
 /// Sends calls to the agent.
 pub trait AgentTransport {
@@ -31,6 +34,14 @@ pub trait AgentTransport {
         timeout: Duration,
         call: v1::FramedCall,
     ) -> Result<v1::FramedReply, CniError>;
+
+    /// When the agent on this socket was last known to accept new pods, as time since boot in nanoseconds.
+    fn last_ready(&mut self, _socket: &Path) -> Option<u64> {
+        None
+    }
+
+    /// Remembers when the agent accepted new pods.
+    fn set_last_ready(&mut self, _socket: &Path, _at: u64) {}
 }
 
 /// Runs a CNI command. `started_at` is the time since boot at its start.
@@ -80,7 +91,7 @@ fn execute(
         Command::Del => context.del(agent),
         Command::Check => context.check(agent, warnings),
         Command::Gc => context.gc(agent, warnings),
-        Command::Status | Command::Version => context.status(agent),
+        Command::Status | Command::Version => context.status(agent, warnings),
     }
 }
 
@@ -191,26 +202,55 @@ impl CommandContext {
         Ok(String::new())
     }
 
-    /// Fails if ADD cannot succeed, also if the agent is unreachable. Exhausted address ranges are not an error here: the
-    /// runtime would mark the node NotReady, and Kubernetes would evict its pods.
-    fn status(mut self, agent: &mut dyn AgentTransport) -> Result<String, CniError> {
+    /// Fails if ADD cannot succeed, also if the agent is unreachable for longer than an upgrade takes.
+    fn status(
+        mut self,
+        agent: &mut dyn AgentTransport,
+        warnings: &mut Vec<String>,
+    ) -> Result<String, CniError> {
         self.config.timeout = self.config.timeout.min(STATUS_TIMEOUT);
+        let (socket, now) = (&self.config.socket, self.started_at);
+        let (error, is_temporary) = match self.readiness(agent) {
+            Ok(()) => {
+                agent.set_last_ready(socket, now);
+                return Ok(String::new());
+            }
+            Err(failed) => failed,
+        };
+        let since = agent.last_ready(socket).filter(|_| is_temporary);
+        let since = since.and_then(|at| now.checked_sub(at)).map(Duration::from_nanos);
+        match since.filter(|since| *since < STATUS_GRACE) {
+            Some(since) => {
+                warnings.push(format!("{}; the node was ready {} s ago", error.message, since.as_secs()));
+                Ok(String::new())
+            }
+            None => Err(error),
+        }
+    }
+
+    /// Whether the node accepts new pods. Exhausted address ranges are not an error: the runtime would mark the node
+    /// NotReady. Otherwise the error, and whether it is that of an agent that is unavailable or starts.
+    fn readiness(&self, agent: &mut dyn AgentTransport) -> Result<(), (CniError, bool)> {
         let response = self.call(agent, "GetReadiness", &v1::GetReadinessRequest::default());
         let response: v1::GetReadinessResponse = response.map_err(|error| match error.code {
-            TRY_AGAIN_LATER => CniError { code: PLUGIN_NOT_AVAILABLE, ..error },
-            _ => error,
+            TRY_AGAIN_LATER => (CniError { code: PLUGIN_NOT_AVAILABLE, ..error }, true),
+            _ => (error, false),
         })?;
         let (node, pods) = (response.node.unwrap_or_default(), response.new_pods.unwrap_or_default());
         let failed = pods.conditions.iter().filter(|condition| {
             !condition.ok && condition.reason != knit_kni::Reason::AddressesExhausted.as_str()
         });
-        let reasons: Vec<String> =
-            failed.map(|condition| format!("{}: {}", condition.reason, condition.message)).collect();
-        if pods.ready || (reasons.is_empty() && !pods.conditions.is_empty()) {
-            return Ok(String::new());
+        let failed: Vec<_> = failed.collect();
+        if pods.ready || (failed.is_empty() && !pods.conditions.is_empty()) {
+            return Ok(());
         }
+        let is_starting =
+            failed.iter().all(|condition| condition.reason == knit_kni::Reason::NotReady.as_str());
+        let reasons: Vec<String> =
+            failed.iter().map(|condition| format!("{}: {}", condition.reason, condition.message)).collect();
         let code = if node.ready { PLUGIN_NOT_AVAILABLE } else { LIMITED_CONNECTIVITY };
-        Err(CniError::new(code, format!("the node does not accept new pods: {}", reasons.join("; "))))
+        let message = format!("the node does not accept new pods: {}", reasons.join("; "));
+        Err((CniError::new(code, message), is_starting && !failed.is_empty()))
     }
 
     fn call<A: Message + Default>(

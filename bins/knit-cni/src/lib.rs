@@ -1,7 +1,8 @@
 //! The CNI plugin: each CNI command of a container runtime becomes one call of the node agent.
 //!
 //! The plugin makes no decisions and changes nothing itself. It validates the environment and standard input, calls the
-//! agent on its socket, and prints the result in the requested CNI version. Everything but the socket is pure functions.
+//! agent on its socket, and prints the result in the requested CNI version. Everything but the socket, and the file beside it with the
+//! time of the last successful STATUS, is pure functions.
 
 mod args;
 mod capabilities;

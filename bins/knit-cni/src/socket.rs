@@ -16,6 +16,9 @@ use prost::Message;
 use crate::commands::AgentTransport;
 use crate::error::{CniError, INTERNAL, IO_FAILURE, TRY_AGAIN_LATER};
 
+/// The file beside the agent's socket with the time of the last STATUS that succeeded. It is gone after a reboot, with the socket.
+const LAST_READY_FILE: &str = "cni-ready";
+
 /// The interval between two connection attempts while the agent's backlog is full.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -55,6 +58,18 @@ impl AgentTransport for AgentSocket {
         v1::FramedReply::decode(bytes.as_slice()).map_err(|error| {
             CniError::new(INTERNAL, format!("cannot decode the response of the agent: {error}"))
         })
+    }
+
+    fn last_ready(&mut self, socket: &Path) -> Option<u64> {
+        std::fs::read_to_string(socket.with_file_name(LAST_READY_FILE)).ok()?.trim().parse().ok()
+    }
+
+    fn set_last_ready(&mut self, socket: &Path, at: u64) {
+        // Without it STATUS fails earlier when the agent is unavailable. Replaced as a whole: another STATUS may read it.
+        let new = socket.with_file_name(format!("{LAST_READY_FILE}.{}", std::process::id()));
+        if std::fs::write(&new, at.to_string()).is_ok() {
+            let _ = std::fs::rename(&new, socket.with_file_name(LAST_READY_FILE));
+        }
     }
 }
 

@@ -59,6 +59,7 @@ mod remote_pods;
 mod repair_events;
 mod runtime;
 mod secrets;
+mod service_ranges;
 mod state_follower;
 mod status_writer;
 
@@ -165,6 +166,7 @@ pub async fn start_with(config: &Config, handle: &Handle, sandboxes: SandboxSour
         tokio::spawn(namespaces::run(context.clone()));
         tokio::spawn(remote_pods::run(context.clone()));
     }
+    tokio::spawn(service_ranges::run(context.clone()));
     tokio::spawn(overlay::run(context.clone(), config.profile, config.cluster_network.clone()));
     let nri = config.nri_socket();
     tokio::spawn(async move {

@@ -15,7 +15,8 @@ use knit_engine::quota::ClaimRequest;
 use knit_engine::recording::{Digest, NewEntry};
 use knit_engine::sockets::SocketListener;
 use knit_engine::{
-    CallId, CallResult, Effect, Event, ObjectKey, PlanResult, Record, State, StoredObject, Unit, step,
+    CallId, CallResult, Effect, Event, ObjectKey, PlanResult, Record, Settings, State, StoredObject, Unit,
+    step,
 };
 use knit_ipam::Time;
 use knit_kernel::fault::FaultInjector;
@@ -58,6 +59,8 @@ pub struct Node {
     deferred_sandboxes: BTreeMap<SandboxId, Sandbox>,
     /// Whether links with Knit's mark that no unit owns belong to another Knit, and stay.
     keeps_foreign_links: bool,
+    /// The ranges of the host as of the last search for strays.
+    host_settings: Option<Settings>,
     /// Pending changes of the fast path: until they are applied, packets take the bridge.
     fast_path: Vec<FastPathChange>,
     /// CNI plugins that annotations of pods may run.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use knit_ipam::Time;
 use knit_model::filter::{ElementKey, TableKey};
 use knit_model::intent::PeerNode;
@@ -31,7 +32,7 @@ use crate::pod_start::PodStart;
 use crate::pods::PodEvent;
 use crate::quota::{ClaimRequest, QuotaEvent};
 use crate::sockets::{ListenerResult, SocketListener};
-use crate::state::{BridgeKey, NewLease, ObjectKey, OriginalValueKey, StoredObject, UnitState};
+use crate::state::{BridgeKey, NewLease, ObjectKey, OriginalValueKey, Settings, StoredObject, UnitState};
 
 /// The scope of one transaction: a change of a unit is applied completely or rolled back.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -115,6 +116,10 @@ pub enum Event {
         /// The addresses.
         addresses: BTreeSet<IpAddr>,
     },
+    /// The complete set of ranges that Services get addresses from.
+    ServiceRanges(Vec<IpNet>),
+    /// Addresses or routes of the host changed.
+    SettingsChanged(Settings),
     /// The endpoints of overlay tunnels on this node.
     TunnelEndpoints(TunnelConfig),
     /// Compare everything with the kernel.
@@ -492,6 +497,8 @@ pub enum Record {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         removed: Vec<String>,
     },
+    /// The ranges of Services.
+    ServiceRanges(Vec<IpNet>),
     /// The addresses that overlay tunnels run over.
     Underlay(Underlay),
     /// The active node of each egress gateway, by the gateway's name.

@@ -106,11 +106,14 @@ pub struct NewLease {
     pub lease: Lease,
 }
 
-/// Settings of the node that the host passes in at start.
+/// Settings of the node that the host passes in at start, and when they change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Ranges that no tenant network may overlap, each with a description ("the service range").
+    /// Ranges that no network may overlap, each with a description ("the node's range").
     pub forbidden: Vec<(String, IpNet)>,
+    /// Destinations of the host's own routes, which no tenant network may overlap.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub routed: Vec<IpNet>,
 }
 
 /// The complete state of one node.
@@ -157,6 +160,9 @@ pub struct State {
     /// The other nodes of the cluster. Persistent: a restart without an API server keeps the routes to them.
     #[serde(default, skip_serializing_if = "Peers::is_empty")]
     pub peers: Peers,
+    /// The ranges of Services. Persistent: a restart without an API server must not open them to tenants.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub service_ranges: Vec<IpNet>,
     /// All nodes of the cluster, from the API server.
     #[serde(default, skip_serializing_if = "is_default")]
     pub nodes: Nodes,
@@ -292,6 +298,7 @@ impl State {
                 self.peers.retain(|name, _| !removed.contains(name));
                 self.peers.extend(applied.iter().map(|peer| (peer.name.clone(), peer.clone())));
             }
+            Record::ServiceRanges(ranges) => self.service_ranges.clone_from(ranges),
             Record::Underlay(underlay) => self.underlay = Some(underlay.clone()),
             Record::ActiveGateways(active) => self.egress.active.clone_from(active),
             Record::RemotePods { namespace, removed, added } => {
@@ -319,6 +326,7 @@ impl State {
             egress: self.egress.clone(),
             peers: self.peers.clone(),
             underlay: self.underlay.clone(),
+            service_ranges: self.service_ranges.clone(),
             started: self.started.clone(),
             counter: self.counter,
             // The others are not: unused objects alone may take megabytes.

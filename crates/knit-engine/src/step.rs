@@ -12,6 +12,7 @@ mod requeue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use knit_ipam::{LeaseKey, Time};
 use knit_model::link::{Bridge, LinkKind};
 use knit_model::plan::diff;
@@ -130,6 +131,20 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
             peers::update(state, &holders, &mut effects);
         }
         Event::Nodes(event) => nodes::handle(state, event, &mut effects),
+        Event::ServiceRanges(ranges) => {
+            if state.service_ranges != ranges {
+                effects.record(state, Record::ServiceRanges(ranges.clone()));
+                let affected = resolve::bridges_with_ranges(state, &ranges);
+                state.dirty.extend(affected);
+            }
+        }
+        Event::SettingsChanged(settings) => {
+            let of_nodes = settings.forbidden.iter().map(|(_, range)| *range);
+            let ranges: Vec<IpNet> = of_nodes.chain(settings.routed.iter().copied()).collect();
+            state.settings = settings;
+            let affected = resolve::bridges_with_ranges(state, &ranges);
+            state.dirty.extend(affected);
+        }
         Event::TunnelEndpoints(config) => overlay::on_tunnel_endpoints(state, config, &mut effects),
         Event::Namespaces(event) => namespaces::handle(state, event, &mut effects),
         Event::RemotePods { namespace, addresses } => {

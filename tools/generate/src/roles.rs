@@ -61,6 +61,8 @@ fn agent() -> Value {
     rules.push(rule("", &["pods/status"], &["get", "patch"]));
     // The addresses of other nodes, for overlays.
     rules.push(rule("", &["nodes"], &READ));
+    // The ranges of Services, which no network of a tenant may overlap.
+    rules.push(rule("networking.k8s.io", &["servicecidrs"], &["list", "watch"]));
     rules.push(rule("events.k8s.io", &["events"], &["create", "patch"]));
     role("knit-agent", json!({}), rules)
 }

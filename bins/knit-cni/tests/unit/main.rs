@@ -5,3 +5,4 @@
 mod check;
 mod fuzz_calls;
 mod process;
+mod status;

@@ -506,7 +506,10 @@ impl<'a> EventLoop<'a> {
             self.channels.metrics.repaired();
             self.deferred_delete_at.get_or_insert(now + DEFERRED_DELETE_DELAY);
         }
-        Ok(())
+        match self.node.changed_settings() {
+            Some(settings) => self.handle(Event::SettingsChanged(settings)),
+            None => Ok(()),
+        }
     }
 
     fn read_manifests(&mut self) -> Result<()> {

@@ -7,12 +7,13 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use knit_engine::{Event, Unit};
+use knit_engine::{Event, Settings, Unit};
 use knit_model::filter::ElementKey;
 use knit_model::plan::{Desired, diff};
 use knit_model::route::NextHop;
 use knit_model::{Address, IfName, Link, NetState, Plan, Route, Scope, ScopeState, Step, kernel_ids};
 
+use super::start::settings_of;
 use super::{Node, Plans};
 use crate::error::{Error, Result};
 
@@ -57,9 +58,15 @@ impl Node {
         self.remove_strays(strays)
     }
 
+    /// The host's ranges as of the last search for strays, if they changed.
+    pub fn changed_settings(&mut self) -> Option<Settings> {
+        self.host_settings.take().filter(|settings| *settings != self.state.settings)
+    }
+
     /// The strays of the host, as a plan that removes them.
     pub fn strays(&mut self) -> Result<Plan> {
         let host = self.executor.observe_host()?;
+        self.host_settings = Some(settings_of(&host));
         let known_rules: BTreeSet<_> =
             self.state.units.values().flat_map(|unit_state| &unit_state.rules).collect();
         let is_stray = |link: &Link| is_marked(link) && self.state.units.holder(&link.name).is_none();
@@ -139,7 +146,7 @@ impl Node {
 }
 
 /// Whether a link has Knit's mark: an owner id, or the group of new links if a crash happened in between.
-fn is_marked(link: &Link) -> bool {
+pub(super) fn is_marked(link: &Link) -> bool {
     link.owner.is_some() || link.attrs.group == Some(kernel_ids::NEW_LINK_GROUP)
 }
 

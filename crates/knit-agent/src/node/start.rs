@@ -11,10 +11,11 @@ use knit_engine::recording::NewEntry;
 use knit_engine::{Event, Record, Settings, State, Unit};
 use knit_kernel::netns::allow_netns_switch;
 use knit_kernel::{Netns, memory};
-use knit_model::Scope;
+use knit_model::{IfName, Route, Scope, ScopeState};
 use knit_store::{EntryKind, Format, Journal, OpenedJournal, Options, RecoveryFinding};
 use serde_json::Value;
 
+use super::repair::is_marked;
 use super::{Node, no_faults, now};
 use crate::error::{Error, Result};
 use crate::executor::{Executor, ExecutorSource, KernelExecutor};
@@ -24,6 +25,9 @@ use crate::sandboxes;
 
 /// Number of older journal segments that are kept as history.
 const HISTORY_SEGMENTS: usize = 4;
+
+/// Routes with a shorter prefix are default routes.
+const MIN_ROUTED_PREFIX: u8 = 8;
 
 /// The format version of the journal. Journals of other versions are rejected.
 pub const FORMAT: Format = Format { version: 5, migrate: reject };
@@ -90,6 +94,7 @@ impl Node {
             deferred_deletes: [Scope::Host].into(),
             deferred_sandboxes: BTreeMap::new(),
             keeps_foreign_links: false,
+            host_settings: None,
             fast_path: Vec::new(),
             allowed_plugins: AllowedPlugins::default(),
             recorder: open_recorder()?,
@@ -121,15 +126,8 @@ impl Node {
         Ok((node, notes))
     }
 
-    /// The host's own ranges: networks of tenants must not overlap them.
     fn settings(&mut self) -> Result<Settings> {
-        let host = self.executor.observe_host()?;
-        let foreign = host.addresses.values().filter(|address| !address.owned);
-        let of_nodes = |address: &IpNet| !address.addr().is_loopback() && !is_link_local(address);
-        let forbidden = foreign.map(|address| address.address).filter(of_nodes);
-        Ok(Settings {
-            forbidden: forbidden.map(|range| ("node's range".to_owned(), range.trunc())).collect(),
-        })
+        Ok(settings_of(&self.executor.observe_host()?))
     }
 
     /// Rolls back changes that have started and not ended: the kernel is then as it was before.
@@ -191,6 +189,22 @@ impl Node {
     }
 }
 
+/// The host's own ranges: networks of tenants must not overlap them.
+pub(super) fn settings_of(host: &ScopeState) -> Settings {
+    let is_own = |range: &IpNet| !range.addr().is_loopback() && !is_link_local(range);
+    let foreign = host.addresses.values().filter(|address| !address.owned).map(|address| address.address);
+    let forbidden: Vec<IpNet> = foreign.filter(is_own).map(|range| range.trunc()).collect();
+    let is_of_knit = |link: &IfName| host.links.get(link).is_some_and(is_marked);
+    let is_foreign = |route: &&Route| !route.owned && !route.via.iter().any(|hop| is_of_knit(&hop.link));
+    let routed = host.routes.values().filter(is_foreign).map(|route| route.to.trunc());
+    // A VPN may have two halves of the address space as default routes, a router all global IPv6 addresses.
+    let routed = routed.filter(|to| to.prefix_len() >= MIN_ROUTED_PREFIX && is_own(to));
+    let routed = routed.filter(|to| !forbidden.contains(to) && !to.addr().is_multicast());
+    let routed = IpNet::aggregate(&routed.collect::<Vec<_>>());
+    let forbidden = forbidden.into_iter().map(|range| ("node's range".to_owned(), range)).collect();
+    Settings { forbidden, routed }
+}
+
 fn is_link_local(address: &IpNet) -> bool {
     match address {
         IpNet::V4(net) => net.addr().is_link_local(),
@@ -200,7 +214,39 @@ fn is_link_local(address: &IpNet) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use knit_model::link::{Bridge, OwnerId};
+    use knit_model::{Address, Kind, Link};
+
     use super::*;
+
+    #[test]
+    fn ranges_of_the_host_are_its_addresses_and_foreign_routes() {
+        let net = |text: &str| text.parse::<IpNet>().unwrap();
+        let name = |text: &str| text.parse::<IfName>().unwrap();
+        let mut host = ScopeState::default();
+        let mut bridge = Link::new(name("br0"), Kind::Bridge(Bridge::default()));
+        bridge.owner = Some(OwnerId::derived("test"));
+        host.add_link(bridge);
+        for (address, owned) in [("192.0.2.7/24", false), ("fe80::7/64", false), ("10.9.0.1/24", true)] {
+            host.add_address(Address { owned, ..Address::new(name("eth0"), net(address)) });
+        }
+        for (to, link, owned) in [
+            ("0.0.0.0/0", "eth0", false),
+            ("128.0.0.0/1", "tun0", false),
+            ("192.0.2.0/24", "eth0", false),
+            ("10.244.0.0/24", "cni0", false),
+            ("10.244.1.0/24", "flannel.1", false),
+            ("fe80::/64", "eth0", false),
+            ("ff00::/8", "eth0", false),
+            ("10.77.0.0/16", "br0", false),
+            ("10.1.2.0/24", "eth0", true),
+        ] {
+            host.add_route(Route { owned, ..Route::on_link(net(to), name(link)) });
+        }
+        let settings = settings_of(&host);
+        assert_eq!(settings.forbidden, [("node's range".to_owned(), net("192.0.2.0/24"))]);
+        assert_eq!(settings.routed, [net("10.244.0.0/23")]);
+    }
 
     #[test]
     fn a_journal_of_an_older_format_is_rejected_with_its_version_and_the_remedy() {

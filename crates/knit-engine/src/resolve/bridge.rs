@@ -327,8 +327,20 @@ fn add_address(name: &IfName, address: IpNet, origin: &Provenance, resolved: &mu
 /// more specific than those to other nodes: a tenant's range must not attract traffic of others.
 fn forbidden(state: &State, key: &BridgeKey, range: IpNet) -> Option<String> {
     let mut others = knit_ipam::overlap::reserved_ranges();
-    others.extend(state.settings.forbidden.iter().map(|(name, range)| (name.as_str(), *range)));
-    let cluster = state.cluster().filter(|cluster| cluster.bridge_key() != *key);
+    let of_nodes = state.settings.forbidden.iter().map(|(name, range)| (name.as_str(), *range));
+    let cluster = state.cluster();
+    if cluster.is_some_and(|cluster| cluster.bridge_key() == *key) {
+        // The cluster network may take over the ranges of another one, and keeps what it has: pods use it.
+        let bridge =
+            state.units.get(&Unit::Bridge(key.clone())).and_then(|unit_state| unit_state.bridge.as_ref());
+        if bridge.is_none_or(|bridge| !bridge.addresses.iter().any(|address| range.contains(address))) {
+            others.extend(of_nodes);
+        }
+        return knit_ipam::overlap_message(range, &others);
+    }
+    others.extend(of_nodes);
+    others.extend(state.service_ranges.iter().map(|range| ("range of Services", *range)));
+    others.extend(state.settings.routed.iter().map(|range| ("route of this node to", *range)));
     knit_ipam::overlap_message(range, &others).or_else(|| overlap_with_cluster(cluster?, range))
 }
 

@@ -1,6 +1,6 @@
 //! Routes and tunnels from the cluster network to other nodes, and masquerade, against an in-memory kernel.
 
-use knit_engine::{Event, Record, StoredObject, Unit, cluster};
+use knit_engine::{Event, Record, Settings, StoredObject, Unit, cluster};
 use knit_model::intent::{
     IntentSpec, NetworkIntent, NodeRoutesIntent, NodeTunnelIntent, PeerNode, TunnelEndpoint,
 };
@@ -365,6 +365,49 @@ fn tenant_bridge_never_gets_a_range_of_the_cluster() {
     assert_eq!(node.problems("late"), [expected]);
     node.set_peers(&[peer(2), peer(3)]);
     assert_eq!((addresses(&node), node.problems("late")), (vec!["10.1.4.1/25".to_owned()], vec![]));
+}
+
+#[test]
+fn tenant_bridge_never_gets_addresses_of_services_or_routes_of_the_host() {
+    let mut node = Node::with_kernel(host());
+    let tenant = |name: &str, range: &str| {
+        Event::ObjectApplied(object("Bridge", "shop", name, vec![bridge(name, range)]))
+    };
+    node.handle(tenant("early", "10.96.0.0/30"));
+    assert_eq!(node.problems("early"), [""; 0]);
+    let denied = "spec.entries[0]: bridge early: 10.96.0.0/30 overlaps the range of Services 10.96.0.0/16";
+    let services =
+        |ranges: &[&str]| Event::ServiceRanges(ranges.iter().map(|range| range.parse().unwrap()).collect());
+    node.handle(services(&["10.96.0.0/16"]));
+    assert_eq!(node.problems("early"), [denied], "also of a bridge that exists");
+    node.state = node.replayed();
+    node.handle(Event::Restarted);
+    node.handle(Event::Resync);
+    assert_eq!(node.problems("early"), [denied], "also before the API server answers");
+    node.handle(services(&[]));
+    assert_eq!(node.problems("early"), [""; 0]);
+    // The main network gets another route while the agent runs.
+    node.handle(tenant("late", "10.244.1.0/25"));
+    let settings = Settings { routed: vec!["10.244.0.0/16".parse().unwrap()], ..Settings::default() };
+    node.handle(Event::SettingsChanged(settings));
+    let denied =
+        "spec.entries[0]: bridge late: 10.244.1.0/25 overlaps the route of this node to 10.244.0.0/16";
+    assert_eq!(node.problems("late"), [denied]);
+    node.handle(Event::SettingsChanged(Settings::default()));
+    assert_eq!(node.problems("late"), [""; 0]);
+    // The cluster network may take over the ranges of another one.
+    let settings = Settings { routed: vec!["10.1.0.0/16".parse().unwrap()], ..Settings::default() };
+    node.handle(Event::SettingsChanged(settings));
+    node.handle(Event::ObjectApplied(network(vec![], false)));
+    assert_eq!(node.problems(cluster::NAME), [""; 0]);
+    // It keeps them if the host gets an address in them.
+    let settings = Settings {
+        forbidden: vec![("node's range".to_owned(), "10.1.1.0/24".parse().unwrap())],
+        routed: vec![],
+    };
+    node.handle(Event::SettingsChanged(settings));
+    node.handle(Event::Resync);
+    assert_eq!(node.problems(cluster::NAME), [""; 0]);
 }
 
 #[test]

@@ -165,8 +165,8 @@ fn run_in_guests(
         let modules = program.modules(selection)?.into_iter();
         shards.extend(modules.map(|(module, tests)| (program, module, tests)));
     }
-    // The longest first, so that all processors are busy until the end.
-    shards.sort_by_key(|(_, _, tests)| std::cmp::Reverse(*tests));
+    // The longest first, so that all processors are busy until the end: a single test is one of all pages or of a device.
+    shards.sort_by_key(|(_, _, tests)| std::cmp::Reverse(if *tests == 1 { usize::MAX } else { *tests }));
     let at_once = processors();
     let (next, count) = (AtomicUsize::new(0), Mutex::new(Count::default()));
     let work = || {
