@@ -248,8 +248,7 @@ pub(crate) fn read_sysctls(
     problems: &mut Problems,
 ) -> BTreeMap<String, String> {
     for (name, value) in values {
-        problems
-            .check(&format!("{field}[{}]", name.escape_debug()), sysctls::check_of_interface(name, value));
+        problems.check(format!("{field}[{}]", name.escape_debug()), sysctls::check_of_interface(name, value));
     }
     values.clone()
 }

@@ -58,7 +58,7 @@ fn ready() -> Option<v1::Readiness> {
 
 fn not_ready(reason: &str) -> Option<v1::Readiness> {
     let condition = v1::Condition { ok: false, reason: reason.to_owned(), ..Default::default() };
-    Some(v1::Readiness { ready: false, conditions: vec![condition], ..Default::default() })
+    Some(v1::Readiness { ready: false, conditions: vec![condition] })
 }
 
 #[test]
