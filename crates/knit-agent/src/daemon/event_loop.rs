@@ -471,8 +471,7 @@ impl<'a> EventLoop<'a> {
     /// How often everything is compared. Each node adds several routes, neighbours and forwarding entries of the host, which
     /// strays are searched among: with thousands of nodes a comparison takes hundreds of milliseconds.
     fn whole_resync_interval(&self) -> Duration {
-        let factor = self.node.state().peers.len() / NODES_PER_INTERVAL;
-        self.options.resync_interval * (factor.clamp(1, MAX_INTERVALS) as u32)
+        self.options.resync_interval * intervals(self.node.state().peers.len())
     }
 
     /// Compares everything soon: a notification was lost, or a request failed.
@@ -516,5 +515,21 @@ impl<'a> EventLoop<'a> {
         let Some(manifests) = &mut self.manifests else { return Ok(()) };
         let Some(events) = manifests.changes(self.node.state()) else { return Ok(()) };
         events.into_iter().try_for_each(|event| self.handle(event))
+    }
+}
+
+/// After how many intervals everything is compared, with this many other nodes.
+fn intervals(nodes: usize) -> u32 {
+    (nodes / NODES_PER_INTERVAL).clamp(1, MAX_INTERVALS) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_clusters_are_compared_less_often_but_always() {
+        let all = [0, 999, 1_000, 2_600, 5_000, 100_000].map(intervals);
+        assert_eq!(all, [1, 1, 2, 5, 10, 10]);
     }
 }

@@ -5,6 +5,7 @@ use knit_model::intent::{
     IntentSpec, NetworkIntent, NodeRoutesIntent, NodeTunnelIntent, PeerNode, TunnelEndpoint,
 };
 use knit_model::link::{Attrs, Kind, Link, Veth, Vxlan};
+use knit_model::plan::{Desired, diff};
 use knit_model::route::NextHop;
 use knit_model::{Address, NetState, Route, Rule, Scope, kernel_ids};
 
@@ -365,6 +366,29 @@ fn tenant_bridge_never_gets_a_range_of_the_cluster() {
     assert_eq!(node.problems("late"), [expected]);
     node.set_peers(&[peer(2), peer(3)]);
     assert_eq!((addresses(&node), node.problems("late")), (vec!["10.1.4.1/25".to_owned()], vec![]));
+}
+
+#[test]
+fn routes_to_nodes_can_be_left_out_of_a_comparison() {
+    let mut node = Node::with_kernel(host());
+    node.handle(Event::ObjectApplied(network(vec![peer(2)], false)));
+    let before = routes(&node);
+    assert_eq!(before.len(), 1);
+    // Somebody else deletes the route.
+    let seen = node.kernel.observe();
+    let mut without = seen.clone();
+    without.scope(&Scope::Host).routes.retain(|_, route| route.via[0].gateway.is_none());
+    node.kernel.apply(&diff(&Desired { state: without, ..Desired::default() }, &seen)).unwrap();
+    assert_eq!(routes(&node), [""; 0]);
+    node.handle(Event::ResyncWithoutNodeRoutes);
+    assert_eq!(routes(&node), [""; 0]);
+    node.handle(Event::Resync);
+    assert_eq!(routes(&node), before);
+    // Everything else is compared.
+    let bridge = node.host_link("knit0");
+    node.kernel.delete_link(&Scope::Host, "knit0");
+    node.handle(Event::ResyncWithoutNodeRoutes);
+    assert!(bridge.is_some() && node.host_link("knit0") == bridge);
 }
 
 #[test]
