@@ -41,9 +41,9 @@ const REOPEN_DELAY: Duration = Duration::from_secs(1);
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay of a full comparison after the kernel failed to answer.
 const EARLY_RESYNC_DELAY: Duration = Duration::from_secs(1);
-/// With this many other nodes, and again with each further as many, everything is compared one interval later.
+/// Everything is compared after one resync interval for each of this many other nodes, at least after one.
 const NODES_PER_INTERVAL: usize = 500;
-/// Everything is compared at least this often, in intervals.
+/// Everything is compared after at most this many resync intervals.
 const MAX_INTERVALS: usize = 10;
 /// How long after a full comparison its memory is returned.
 const TRIM_DELAY: Duration = Duration::from_secs(10);

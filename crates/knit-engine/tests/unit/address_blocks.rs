@@ -37,7 +37,7 @@ fn each_node_claims_its_own_block_in_order() {
 fn nodes_that_lost_a_race_search_at_different_places() {
     let mut cluster = BlockCluster::new(10, "10.0.0.0/20");
     (0..10).for_each(|node| cluster.add_pod(node, node as u32));
-    // In each round every node claims one block before it hears of the others.
+    // In each round all nodes claim a block at the same time.
     let mut rounds = 0;
     while (0..10).any(|node| cluster.addresses(node).is_empty()) {
         rounds += 1;

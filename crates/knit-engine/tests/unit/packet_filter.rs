@@ -1,5 +1,8 @@
 //! The packet filter of the node: who waits for its tables, the elements of pods, and the fast path.
 
+mod namespaces;
+mod repair;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use knit_engine::call::{
@@ -256,6 +259,27 @@ fn network(anti_spoofing: bool) -> StoredObject {
     let intent = IntentSpec::NodeRoutes(NodeRoutesIntent { anti_spoofing, ..NodeRoutesIntent::default() });
     object.intents.push(Intent { origin, spec: intent });
     object
+}
+
+fn namespace_options(name: &str, terms: NamespaceOptions) -> Event {
+    Event::Namespaces(NamespaceEvent::Listed(Namespaces::from([(name.to_owned(), terms)])))
+}
+
+/// The cluster network with or without masquerade.
+fn network_with_masquerade(masquerade: bool) -> StoredObject {
+    let mut object = network(false);
+    let IntentSpec::NodeRoutes(node_routes) = &mut object.intents.last_mut().unwrap().spec else {
+        panic!("{object:?}")
+    };
+    node_routes.masquerade = masquerade;
+    node_routes.no_masquerade_ranges =
+        vec!["192.0.2.0/24".parse().unwrap(), "172.16.0.0/12".parse().unwrap()];
+    object
+}
+
+/// Whether there is a table for masquerading.
+fn has_nat(node: &Node) -> bool {
+    node.kernel.filter(&Scope::Host).tables.contains_key(&TableFamily::Inet.table())
 }
 
 #[test]
@@ -518,83 +542,6 @@ fn routes_to_directly_reachable_nodes_are_on_the_fast_path_with_anti_spoofing_on
 }
 
 #[test]
-fn flushed_ruleset_is_restored_on_resync() {
-    let mut node = Node::new(true);
-    node.attach_with_ports("lab", "a", vec![host_port(8080)]);
-    node.attach_in("lab", "b");
-    let before = node.kernel.filter(&Scope::Host).clone();
-    let events = [
-        Event::Resync,
-        // Only the tables are known to differ.
-        Event::ResyncUnits([Unit::PacketFilter].into()),
-        Event::ResyncUnits([Unit::PacketFilter, sandbox("a")].into()),
-    ];
-    for event in events {
-        node.kernel.flush_ruleset(&Scope::Host);
-        node.handle(event.clone());
-        assert_eq!(*node.kernel.filter(&Scope::Host), before, "{event:?}");
-        node.take_plans();
-        node.handle(event);
-        assert_eq!(node.take_plans(), [], "nothing differs any more");
-    }
-    // A set with another declaration: its table is recreated, with the elements of pods.
-    let mut changed = node.kernel.observe();
-    let tables = &mut changed.scope(&Scope::Host).filter.tables;
-    let sets = &mut tables.get_mut(&TableFamily::Bridge.table()).unwrap().sets;
-    sets.insert("guarded_ports".to_owned(), FilterSet::default());
-    node.kernel = FakeKernel::with_state(changed);
-    node.handle(Event::Resync);
-    assert_eq!(*node.kernel.filter(&Scope::Host), before);
-    assert!(node.state.problems.is_empty(), "{:?}", node.state.problems);
-}
-
-#[test]
-fn attach_after_a_flush_restores_the_tables() {
-    let mut node = Node::new(true);
-    node.attach("a");
-    node.kernel.flush_ruleset(&Scope::Host);
-    node.attach_results();
-    // The first one fails for lack of the tables, which are compared with the kernel then.
-    for result in [false, true] {
-        node.attach("b");
-        assert_eq!(node.attach_results(), [("b".to_owned(), result)]);
-    }
-    assert_eq!(node.guarded_addresses(), ["10.75.0.2", "10.75.0.3"]);
-    node.check_owners();
-}
-
-#[test]
-fn restart_changes_nothing_and_restores_what_is_missing() {
-    let mut node = Node::new(true);
-    node.attach_with_ports("lab", "a", vec![host_port(8080)]);
-    let before = node.kernel.filter(&Scope::Host).clone();
-    node.take_plans();
-    node.restart();
-    assert_eq!(node.take_plans(), []);
-    assert_eq!(node.fast_path_addresses(), ["10.75.0.2".to_owned()].into());
-    node.kernel.flush_ruleset(&Scope::Host);
-    node.restart();
-    assert_eq!(*node.kernel.filter(&Scope::Host), before);
-    assert!(node.state.problems.is_empty(), "{:?}", node.state.problems);
-}
-
-#[test]
-fn a_start_repairs_no_tables_before_the_resync() {
-    let mut node = Node::new(true);
-    node.attach_with_ports("lab", "a", vec![host_port(8080)]);
-    let before = node.kernel.filter(&Scope::Host).clone();
-    node.kernel.flush_ruleset(&Scope::Host);
-    node.take_plans();
-    node.state = node.replayed();
-    node.handle(Event::Restarted);
-    assert_eq!(node.take_plans(), []);
-    // An attach that comes first restores the tables for all pods.
-    node.attach("b");
-    node.detach("b");
-    assert_eq!(*node.kernel.filter(&Scope::Host), before);
-}
-
-#[test]
 fn resync_updates_the_whole_fast_path_and_a_pod_adds_its_port() {
     let mut node = Node::new(true);
     node.attach("a");
@@ -612,125 +559,6 @@ fn resync_updates_the_whole_fast_path_and_a_pod_adds_its_port() {
     assert_eq!(node.fast_path_changes, [], "the kernel removes the port with its link");
     node.detach("b");
     assert_eq!(node.fast_path().ports.len(), 0, "the last port unloads the program");
-}
-
-fn namespace_options(name: &str, terms: NamespaceOptions) -> Event {
-    Event::Namespaces(NamespaceEvent::Listed(Namespaces::from([(name.to_owned(), terms)])))
-}
-
-#[test]
-fn namespace_can_be_exempt_from_anti_spoofing_while_its_pods_run() {
-    let mut node = Node::new(true);
-    for (namespace, id) in [("lab", "a"), ("shop", "b")] {
-        node.attach_in(namespace, id);
-    }
-    let exempt = NamespaceOptions { allow_spoofing: true, masquerade: None };
-    node.handle(namespace_options("lab", exempt));
-    assert_eq!(node.guarded_addresses(), ["10.75.0.3"], "the other namespace stays guarded");
-    assert_eq!(node.fast_path_addresses(), ["10.75.0.3".to_owned()].into());
-    let warnings = node.state.report(&cluster::key()).unwrap().warnings;
-    assert_eq!(warnings.len(), 1, "{warnings:?}");
-    assert!(warnings[0].contains("namespace lab may spoof source addresses"), "{warnings:?}");
-    // A pod attached later has no elements.
-    node.attach_results();
-    node.attach_in("lab", "c");
-    assert_eq!(node.attach_results(), [("c".to_owned(), true)]);
-    assert!(node.state.units[&sandbox("c")].filter.is_empty());
-    // A repeated event changes nothing, and the exemption survives a restart.
-    node.take_plans();
-    node.handle(namespace_options("lab", exempt));
-    node.restart();
-    assert_eq!(node.take_plans(), []);
-    assert_eq!(node.guarded_addresses(), ["10.75.0.3"]);
-    node.handle(Event::Namespaces(NamespaceEvent::Listed(Namespaces::new())));
-    assert_eq!(node.guarded_addresses(), ["10.75.0.2", "10.75.0.3", "10.75.0.4"]);
-    assert_eq!(node.fast_path_addresses().len(), 3);
-    node.check_owners();
-}
-
-/// The cluster network with or without masquerade.
-fn network_with_masquerade(masquerade: bool) -> StoredObject {
-    let mut object = network(false);
-    let IntentSpec::NodeRoutes(node_routes) = &mut object.intents.last_mut().unwrap().spec else {
-        panic!("{object:?}")
-    };
-    node_routes.masquerade = masquerade;
-    node_routes.no_masquerade_ranges =
-        vec!["192.0.2.0/24".parse().unwrap(), "172.16.0.0/12".parse().unwrap()];
-    object
-}
-
-/// Masqueraded ranges, pods that are masqueraded by option, and pods that are not.
-fn masquerade(node: &Node) -> [Vec<String>; 3] {
-    ["pod_ranges4", "masqueraded_pods4", "keep_source4"].map(|set| node.elements(set))
-}
-
-fn masquerade_option(masquerade: bool) -> Event {
-    namespace_options("lab", NamespaceOptions { masquerade: Some(masquerade), ..NamespaceOptions::default() })
-}
-
-fn texts(all: &[&str]) -> Vec<String> {
-    all.iter().map(ToString::to_string).collect()
-}
-
-/// Whether there is a table for masquerading.
-fn has_nat(node: &Node) -> bool {
-    node.kernel.filter(&Scope::Host).tables.contains_key(&TableFamily::Inet.table())
-}
-
-#[test]
-fn namespace_overrides_masquerade() {
-    let mut node = Node::new(false);
-    node.attach_in("lab", "a");
-    node.attach_in("shop", "b");
-    assert!(!has_nat(&node));
-    node.handle(masquerade_option(true));
-    assert_eq!(masquerade(&node), [texts(&[]), texts(&["10.75.0.2"]), texts(&[])]);
-    assert_eq!(node.elements("no_masquerade4"), ["10.75.0.0/29"], "never between pods");
-    node.handle(Event::ObjectApplied(network_with_masquerade(true)));
-    assert_eq!(masquerade(&node), [texts(&["10.75.0.0/29"]), texts(&[]), texts(&[])]);
-    assert_eq!(node.elements("no_masquerade4"), ["10.75.0.0/29", "172.16.0.0/12", "192.0.2.0/24"]);
-    node.handle(masquerade_option(false));
-    assert_eq!(masquerade(&node), [texts(&["10.75.0.0/29"]), texts(&[]), texts(&["10.75.0.2"])]);
-    node.check_owners();
-    node.detach("a");
-    assert_eq!(masquerade(&node), [texts(&["10.75.0.0/29"]), texts(&[]), texts(&[])]);
-    node.handle(Event::ObjectApplied(network_with_masquerade(false)));
-    assert!(!has_nat(&node));
-    node.check_owners();
-}
-
-#[test]
-fn pool_overrides_the_agent_and_namespace_overrides_the_pool() {
-    let pool = |masquerade| {
-        let range = "10.75.0.0/24".parse().unwrap();
-        let intent = IntentSpec::AddressPool(AddressPoolIntent {
-            name: "p".to_owned(),
-            range,
-            block: 29,
-            namespaces: Vec::new(),
-            masquerade,
-        });
-        Event::ObjectApplied(object("PodAddressPool", "", "p", vec![intent]))
-    };
-    let whole_range = [texts(&["10.75.0.0/29"]), texts(&[]), texts(&[])];
-    let mut node = Node::new(false);
-    node.attach_in("lab", "a");
-    node.handle(Event::ObjectApplied(network_with_masquerade(true)));
-    assert_eq!(masquerade(&node), whole_range);
-    node.take_plans();
-    node.handle(pool(None));
-    assert_eq!(node.take_plans(), [], "a pool without a setting changes nothing");
-    node.handle(pool(Some(false)));
-    assert!(!has_nat(&node));
-    node.handle(masquerade_option(true));
-    assert_eq!(masquerade(&node), [texts(&[]), texts(&["10.75.0.2"]), texts(&[])]);
-    node.handle(Event::Namespaces(NamespaceEvent::Listed(Namespaces::new())));
-    assert!(!has_nat(&node));
-    node.handle(Event::ObjectApplied(network_with_masquerade(false)));
-    node.handle(pool(Some(true)));
-    assert_eq!(masquerade(&node), whole_range);
-    node.check_owners();
 }
 
 #[test]
