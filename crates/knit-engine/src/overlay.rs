@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::{Record, Unit};
 use crate::object_index::Feature;
+use crate::packet_filter;
 use crate::state::{BridgeKey, ObjectKey, State};
 use crate::step::Effects;
 
@@ -220,6 +221,7 @@ pub(crate) fn update_underlay(state: &mut State, effects: &mut Effects) {
     let Some(underlay) = state.changed_underlay() else { return };
     let before = state.tunnel_mtu();
     effects.record(state, Record::Underlay(underlay));
+    packet_filter::on_underlay_change(state);
     let keys: BTreeSet<BridgeKey> = state.overlay_networks().filter_map(|one| one.bridge()).collect();
     let bridges = keys.iter().map(|key| Unit::Bridge(key.clone())).filter(|unit| is_there(state, unit));
     let bridges: Vec<Unit> = bridges.collect();

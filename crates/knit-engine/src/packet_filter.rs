@@ -152,6 +152,11 @@ pub(crate) fn on_peers_change(state: &mut State) {
     update(state);
 }
 
+/// Addresses of nodes with overlay tunnels changed.
+pub(crate) fn on_underlay_change(state: &mut State) {
+    update(state);
+}
+
 /// Gateways, their active nodes, or their remote pods changed.
 pub(crate) fn on_egress_change(state: &mut State) {
     update(state);

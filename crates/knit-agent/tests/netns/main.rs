@@ -9,6 +9,7 @@ mod network_attachments;
 mod node_routes;
 mod overlay;
 mod repair;
+mod tunnel_ports;
 
 #[path = "../support"]
 mod support {

@@ -29,6 +29,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub const RANGES: [&str; 2] = ["10.60.0.0/24", "fd00:60::/64"];
 /// The first address of each range.
 pub const GATEWAYS: [&str; 2] = ["10.60.0.1", "fd00:60::1"];
+/// The link of a node to a namespace that is not Knit's.
+const CONNECTED: &str = "other0";
 const ARP: u16 = 0x0806;
 const IPV6: u16 = 0x86dd;
 
@@ -244,8 +246,12 @@ spec: {{interfaceName: blue0, network: blue}}
         self.members[at].host.output(command[0], &command[1..]).unwrap()
     }
 
+    pub fn ip_json(&self, at: usize, arguments: &[&str]) -> serde_json::Value {
+        self.members[at].host.ip_json(arguments)
+    }
+
     pub fn mtu(&self, at: usize, link: &str) -> u64 {
-        self.members[at].host.ip_json(&["link", "show", link])[0]["mtu"].as_u64().unwrap()
+        self.ip_json(at, &["link", "show", link])[0]["mtu"].as_u64().unwrap()
     }
 
     /// Asserts that a resync finds nothing to do.
@@ -255,6 +261,29 @@ spec: {{interfaceName: blue0, network: blue}}
                 host.run(|| node.repair().unwrap().iter().map(ToString::to_string).collect());
             assert_eq!(repairs, [""; 0], "{}", host.label());
         }
+    }
+
+    /// A host on the link of the nodes that is no node.
+    pub fn stranger(&self, address: &str) -> Namespace {
+        let host = self.testbed.namespace("stranger");
+        self.testbed.connect(&host, "eth0", &self.switch, "cable-stranger");
+        self.switch.enslave("cable-stranger", "lan0");
+        host.address("eth0", address);
+        host
+    }
+
+    /// A namespace behind a node, with a link that is not Knit's.
+    pub fn connected_pod(&self, at: usize, address: &str, gateway: &str) -> Namespace {
+        let pod = self.testbed.namespace("connected");
+        let host = &self.members[at].host;
+        self.testbed.connect(host, CONNECTED, &pod, "eth0");
+        host.address(CONNECTED, gateway);
+        pod.address("eth0", address);
+        pod
+    }
+
+    pub fn disconnect_pod(&self, at: usize) {
+        self.members[at].host.ip(&["link", "del", CONNECTED]);
     }
 
     pub fn capture(&self) -> PacketCapture {

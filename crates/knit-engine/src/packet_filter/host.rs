@@ -1,6 +1,6 @@
 //! What the host's tables are derived from: the features in use, and elements that no single pod owns.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use knit_model::route::GatewayRoute;
 use serde::{Deserialize, Serialize};
 
 use super::elements::{self, Element};
-use super::tables::{EgressNextHop, Features, NO_MASQUERADE, POD_RANGES};
+use super::tables::{EgressNextHop, Features, NO_MASQUERADE, POD_RANGES, TUNNEL_PEERS};
 use crate::cluster::ClusterNetwork;
 use crate::egress::{EgressPath, EgressPaths};
 use crate::event::Unit;
@@ -35,6 +35,9 @@ pub(super) struct HostFilter {
     /// The bridge whose ports may use the fast path.
     pub(super) fast_path_bridge: Option<IfName>,
     pub(super) node_routes: Arc<[GatewayRoute]>,
+    /// The addresses of other nodes with tunnels to this one. Sorted and aggregated.
+    #[serde(default)]
+    pub(super) tunnel_peers: Vec<IpNet>,
 }
 
 impl HostFilter {
@@ -43,9 +46,13 @@ impl HostFilter {
             guarded_ports: has_guarded_bridges(state),
             overlay: state.has_overlay_networks(),
             host_ports: !state.packet_filter.with_host_ports.is_empty(),
+            tunnel_ports: tunnel_ports(state),
             ..Features::default()
         };
-        let Some(cluster) = state.cluster() else { return Self { features, ..Self::default() } };
+        let tunnel_peers = if features.tunnel_ports.is_empty() { Vec::new() } else { tunnel_peers(state) };
+        let Some(cluster) = state.cluster() else {
+            return Self { features, tunnel_peers, ..Self::default() };
+        };
         let guarded = cluster.node_routes.filter(|_| is_cluster_guarded(cluster));
         let egress_paths = state.egress_paths();
         let remote_egress_paths = state.remote_egress_paths(&egress_paths);
@@ -70,6 +77,7 @@ impl HostFilter {
             remote_egress_paths,
             fast_path_bridge: guarded.map(|_| cluster.bridge.clone()),
             node_routes: guarded.map(native).unwrap_or_default(),
+            tunnel_peers,
         }
     }
 
@@ -82,10 +90,30 @@ impl HostFilter {
         if self.features.masquerade || self.features.egress.is_some() {
             all.extend(elements::of_ranges(NO_MASQUERADE, &self.no_masquerade_ranges));
         }
+        all.extend(elements::of_ranges(TUNNEL_PEERS, &self.tunnel_peers));
         let remote = self.remote_egress_paths.iter();
         all.extend(remote.flat_map(|(address, path)| elements::of_egress(*address, path)));
         all
     }
+}
+
+/// The UDP ports of this node's tunnels to other nodes.
+fn tunnel_ports(state: &State) -> BTreeSet<u16> {
+    let node_routes = state.cluster().and_then(|cluster| cluster.node_routes);
+    let to_nodes = node_routes.and_then(|node_routes| node_routes.tunnel.as_ref()).map(|tunnel| tunnel.port);
+    let encrypted = node_routes.and_then(|node_routes| node_routes.encryption.as_ref());
+    let encrypted = encrypted.map(|encryption| encryption.port);
+    let overlay = state.underlay.as_ref().filter(|_| state.has_overlay_networks());
+    [to_nodes, encrypted, overlay.map(|underlay| underlay.local.port)].into_iter().flatten().collect()
+}
+
+/// The addresses from which other nodes send to them.
+fn tunnel_peers(state: &State) -> Vec<IpNet> {
+    let cluster = state.cluster().filter(|cluster| cluster.node_routes.is_some());
+    let peers = cluster.into_iter().flat_map(|cluster| cluster.peers.values());
+    let members = state.underlay.iter().flat_map(|underlay| underlay.nodes.values().flatten().copied());
+    let all = peers.flat_map(|peer| peer.all_addresses()).chain(members).map(IpNet::from);
+    IpNet::aggregate(&all.collect())
 }
 
 /// Whether a bridge with anti-spoofing exists, is about to, or could not be created. Bridges sort before all other units.

@@ -1,7 +1,7 @@
 //! The structure of Knit's tables on the host. It follows from the features in use and never from pods, which are elements
 //! of its sets and maps.
 //!
-//! - `inet knit`: masquerading, SNAT of egress gateways, host ports (DNAT).
+//! - `inet knit`: masquerading, SNAT of egress gateways, host ports (DNAT), and who may send to the tunnel ports.
 //! - `bridge knit`: anti-spoofing on the ports of pods, and isolation of gateway addresses on overlay tunnels.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +35,7 @@ pub(super) const EGRESS_BLOCKED: &str = "egress_blocked";
 pub(super) const EGRESS_SNAT: &str = "egress_snat";
 pub(super) const EGRESS_SNAT_PODS: &str = "egress_snat_pods";
 pub(super) const EGRESS_PODS: &str = "egress_pods";
+pub(super) const TUNNEL_PEERS: &str = "tunnel_peers";
 
 const ANTI_SPOOFING: &str = "anti_spoofing";
 /// Before connection tracking and every other program's chains.
@@ -70,6 +71,9 @@ pub(crate) struct Features {
     pub(crate) host_ports: bool,
     /// Egress gateways.
     pub(crate) egress: Option<BTreeSet<EgressNextHop>>,
+    /// UDP ports of tunnels between nodes.
+    #[serde(default)]
+    pub(crate) tunnel_ports: BTreeSet<u16>,
 }
 
 /// Egress of local pods through another node.
@@ -85,7 +89,8 @@ impl Features {
     /// Whether no table is needed.
     pub(crate) fn is_unused(&self) -> bool {
         let on_bridges = self.guarded_ports || self.overlay;
-        !on_bridges && !self.masquerade && !self.host_ports && self.egress.is_none()
+        let nat = self.masquerade || self.host_ports || self.egress.is_some();
+        !on_bridges && !nat && self.tunnel_ports.is_empty()
     }
 }
 
@@ -116,7 +121,35 @@ fn inet(features: &Features) -> FilterTable {
     if features.host_ports {
         host_ports(&mut table, features.bridge.as_ref());
     }
+    if !features.tunnel_ports.is_empty() {
+        tunnel_guard(&mut table, &features.tunnel_ports);
+    }
     table
+}
+
+/// Tunnels between nodes accept packets only from nodes, on the link that leads to them: VXLAN does not authenticate, and
+/// whoever can send to its port could send into every network. Pods cannot reach the ports of other nodes either, where
+/// their packets may arrive with the address of this node (masquerading).
+fn tunnel_guard(table: &mut FilterTable, ports: &BTreeSet<u16>) {
+    let (mut incoming, mut forwarded) = (Vec::new(), Vec::new());
+    for family in IpFamily::ALL {
+        let peers = family.suffixed(TUNNEL_PEERS);
+        for port in ports {
+            let to_port = || {
+                let rule = FilterRule::new().family(family).is(Field::L4Protocol, UDP);
+                rule.is(Field::DestinationPort, *port)
+            };
+            incoming.push(to_port().not_in_set(&[Field::Source(family)], &peers).drop());
+            incoming.push(to_port().is(Field::FibReversePath, 0u32).drop());
+            forwarded.push(to_port().in_set(&[Field::Destination(family)], &peers).drop());
+        }
+        table.sets.insert(peers, FilterSet::ranges(family));
+    }
+    for (name, hook, rules) in
+        [("tunnel_input", Hook::Input, incoming), ("tunnel_forward", Hook::Forward, forwarded)]
+    {
+        table.chains.insert(name.to_owned(), base(ChainType::Filter, hook, FIRST, rules));
+    }
 }
 
 fn base(chain_type: ChainType, hook: Hook, priority: i32, rules: Vec<FilterRule>) -> FilterChain {

@@ -88,6 +88,38 @@ fn overlay_reaches_the_nodes_that_hold_a_block() {
 }
 
 #[test]
+fn tunnel_ports_are_open_to_nodes_with_tunnels_only() {
+    let mut cluster = overlay_cluster(3);
+    let peers = |cluster: &BlockCluster| {
+        let filter = cluster.nodes[0].kernel.filter(&Scope::Host);
+        let elements = filter.elements.keys().filter(|key| key.set == "tunnel_peers4");
+        elements.map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let has_guard = |cluster: &BlockCluster| {
+        let filter = cluster.nodes[0].kernel.filter(&Scope::Host);
+        filter.tables.values().any(|table| table.chains.contains_key("tunnel_input"))
+    };
+    cluster.add_pod(0, 1);
+    sync_all(&mut cluster);
+    assert!(has_guard(&cluster) && peers(&cluster).is_empty(), "no other node has a tunnel yet");
+    cluster.add_pod(1, 2);
+    sync_all(&mut cluster);
+    assert_eq!(peers(&cluster), ["inet knit @tunnel_peers4 { 192.0.2.2 }"]);
+    cluster.add_pod(2, 3);
+    sync_all(&mut cluster);
+    assert_eq!(
+        peers(&cluster),
+        ["inet knit @tunnel_peers4 { 192.0.2.2/31 }"],
+        "adjacent addresses are one range"
+    );
+    cluster.remove_pod(1, 2);
+    cluster.review(1);
+    cluster.review(1);
+    sync_all(&mut cluster);
+    assert_eq!(peers(&cluster), ["inet knit @tunnel_peers4 { 192.0.2.3 }"]);
+}
+
+#[test]
 fn bridge_mac_is_the_same_on_all_nodes_and_mtu_fits_the_tunnel() {
     let mut cluster = overlay_cluster(2);
     cluster.add_pod(0, 1);

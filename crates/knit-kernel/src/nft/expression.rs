@@ -19,7 +19,7 @@ const REGISTERS_PER_LONG: u32 = 4;
 enum Load {
     Meta(u32),
     Payload { base: u32, offset: u32, length: u32 },
-    Fib(u32),
+    Fib { result: u32, flags: u32 },
     Conntrack { key: u32, original: bool },
     Route(u32),
 }
@@ -27,6 +27,7 @@ enum Load {
 fn load_of(field: Field) -> Load {
     let payload = |base, offset| Load::Payload { base, offset, length: field.length() as u32 };
     let ct = |key| Load::Conntrack { key, original: false };
+    let fib = |result, flags| Load::Fib { result, flags };
     match field {
         Field::IifName => Load::Meta(NFT_META_IIFNAME),
         Field::OifName => Load::Meta(NFT_META_OIFNAME),
@@ -46,8 +47,9 @@ fn load_of(field: Field) -> Load {
         Field::SourcePort | Field::IcmpType => payload(NFT_PAYLOAD_TRANSPORT_HEADER, 0),
         Field::DestinationPort => payload(NFT_PAYLOAD_TRANSPORT_HEADER, 2),
         Field::NdTarget => payload(NFT_PAYLOAD_TRANSPORT_HEADER, 8),
-        Field::FibDestinationType => Load::Fib(NFTA_FIB_F_DADDR),
-        Field::FibSourceType => Load::Fib(NFTA_FIB_F_SADDR),
+        Field::FibDestinationType => fib(NFT_FIB_RESULT_ADDRTYPE, NFTA_FIB_F_DADDR),
+        Field::FibSourceType => fib(NFT_FIB_RESULT_ADDRTYPE, NFTA_FIB_F_SADDR),
+        Field::FibReversePath => fib(NFT_FIB_RESULT_OIF, NFTA_FIB_F_SADDR | NFTA_FIB_F_IIF),
         Field::CtState => ct(NFT_CT_STATE),
         Field::CtStatus => ct(NFT_CT_STATUS),
         Field::CtMark => ct(NFT_CT_MARK),
@@ -64,7 +66,7 @@ impl Load {
         match self {
             Self::Meta(_) => "meta",
             Self::Payload { .. } => "payload",
-            Self::Fib(_) => "fib",
+            Self::Fib { .. } => "fib",
             Self::Conntrack { .. } => "ct",
             Self::Route(_) => "rt",
         }
@@ -78,9 +80,9 @@ impl Load {
                 .put_be32(NFTA_PAYLOAD_BASE, base)
                 .put_be32(NFTA_PAYLOAD_OFFSET, offset)
                 .put_be32(NFTA_PAYLOAD_LEN, length),
-            Self::Fib(flags) => data
+            Self::Fib { result, flags } => data
                 .put_be32(NFTA_FIB_DREG, to)
-                .put_be32(NFTA_FIB_RESULT, NFT_FIB_RESULT_ADDRTYPE)
+                .put_be32(NFTA_FIB_RESULT, result)
                 .put_be32(NFTA_FIB_FLAGS, flags),
             Self::Conntrack { key, original } => {
                 data.put_be32(NFTA_CT_KEY, key).put_be32(NFTA_CT_DREG, to);
@@ -103,8 +105,9 @@ impl Load {
                 let length = number(NFTA_PAYLOAD_LEN)?;
                 (Self::Payload { base, offset, length }, number(NFTA_PAYLOAD_DREG)?)
             }
-            "fib" if number(NFTA_FIB_RESULT)? == NFT_FIB_RESULT_ADDRTYPE => {
-                (Self::Fib(number(NFTA_FIB_FLAGS)?), number(NFTA_FIB_DREG)?)
+            "fib" => {
+                let (result, flags) = (number(NFTA_FIB_RESULT)?, number(NFTA_FIB_FLAGS)?);
+                (Self::Fib { result, flags }, number(NFTA_FIB_DREG)?)
             }
             "ct" => {
                 let key = number(NFTA_CT_KEY)?;

@@ -18,7 +18,12 @@ const DATA_BYTEORDER: u8 = 1;
 fn byte_order(entry: u8, types: &[DataType]) -> Vec<u8> {
     let [only] = types else { return Vec::new() };
     let order: u32 = match only {
-        DataType::Name | DataType::Mark | DataType::CtState | DataType::CtStatus | DataType::AddressType => 1,
+        DataType::Name
+        | DataType::Mark
+        | DataType::CtState
+        | DataType::CtStatus
+        | DataType::AddressType
+        | DataType::Index => 1,
         _ => 2,
     };
     [&[entry, 4][..], &order.to_ne_bytes()].concat()
@@ -36,6 +41,7 @@ fn number(kind: DataType) -> u32 {
         DataType::Port => 13,
         DataType::IcmpType => 14,
         DataType::Mark => 19,
+        DataType::Index => 20,
         DataType::CtState => 26,
         DataType::CtDirection => 27,
         DataType::CtStatus => 28,
@@ -44,7 +50,7 @@ fn number(kind: DataType) -> u32 {
     }
 }
 
-const ALL: [DataType; 14] = [
+const ALL: [DataType; 15] = [
     DataType::NfProto,
     DataType::Ipv4,
     DataType::Ipv6,
@@ -54,6 +60,7 @@ const ALL: [DataType; 14] = [
     DataType::Port,
     DataType::IcmpType,
     DataType::Mark,
+    DataType::Index,
     DataType::CtState,
     DataType::CtDirection,
     DataType::CtStatus,

@@ -296,6 +296,7 @@ fn every_expression() -> (FilterTable, Vec<&'static str>) {
                 .drop(),
             "fib saddr type local log prefix \"knit: \" group 5 drop",
         ),
+        (FilterRule::new().is(Field::FibReversePath, 0u32).drop(), "fib saddr . iif oif 0 drop"),
         (
             FilterRule::new().then(Expression::Log { prefix: "knit".to_owned(), group: None }),
             "log prefix \"knit\"",

@@ -59,6 +59,8 @@ pub enum Field {
     FibDestinationType,
     /// The type of the source address on this node (`fib saddr type`).
     FibSourceType,
+    /// The input interface if the route to the source address uses it, otherwise 0 (`fib saddr . iif oif`).
+    FibReversePath,
     /// The state of its connection (`ct state`, bits of [`ct_state`]).
     CtState,
     /// The status of its connection (`ct status`, bits of [`ct_status`]).
@@ -141,6 +143,8 @@ pub enum DataType {
     CtDirection,
     /// The type of an address.
     AddressType,
+    /// An interface index.
+    Index,
 }
 
 /// A value of a field.
@@ -194,7 +198,7 @@ impl IpFamily {
 
 impl Field {
     /// Every field.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::IifName,
         Self::OifName,
         Self::NfProto,
@@ -215,6 +219,7 @@ impl Field {
         Self::NdTarget,
         Self::FibDestinationType,
         Self::FibSourceType,
+        Self::FibReversePath,
         Self::CtState,
         Self::CtStatus,
         Self::CtMark,
@@ -243,6 +248,7 @@ impl Field {
             Self::IcmpType => DataType::IcmpType,
             Self::NdTarget => DataType::Ipv6,
             Self::FibDestinationType | Self::FibSourceType => DataType::AddressType,
+            Self::FibReversePath => DataType::Index,
             Self::CtState => DataType::CtState,
             Self::CtStatus => DataType::CtStatus,
             Self::CtDirection => DataType::CtDirection,
@@ -260,7 +266,7 @@ impl DataType {
     /// The length of its values in bytes.
     pub fn length(self) -> usize {
         match self {
-            Self::Ipv4 | Self::Mark | Self::CtState | Self::CtStatus | Self::AddressType => 4,
+            Self::Ipv4 | Self::Mark | Self::CtState | Self::CtStatus | Self::AddressType | Self::Index => 4,
             Self::Ipv6 | Self::Name => 16,
             Self::Protocol | Self::NfProto | Self::IcmpType | Self::CtDirection => 1,
             Self::Port | Self::EtherType => 2,
@@ -283,7 +289,7 @@ impl DataType {
                 _ => return None,
             },
             Self::Port | Self::EtherType => Value::Port(u16::from_be_bytes(bytes.try_into().ok()?)),
-            Self::Mark | Self::CtState | Self::CtStatus | Self::AddressType => {
+            Self::Mark | Self::CtState | Self::CtStatus | Self::AddressType | Self::Index => {
                 Value::Number(u32::from_ne_bytes(bytes.try_into().ok()?))
             }
         })
@@ -389,6 +395,7 @@ impl fmt::Display for Field {
             Self::NdTarget => out.write_str("icmpv6 taddr"),
             Self::FibDestinationType => out.write_str("fib daddr type"),
             Self::FibSourceType => out.write_str("fib saddr type"),
+            Self::FibReversePath => out.write_str("fib saddr . iif oif"),
             Self::CtState => out.write_str("ct state"),
             Self::CtStatus => out.write_str("ct status"),
             Self::CtMark => out.write_str("ct mark"),

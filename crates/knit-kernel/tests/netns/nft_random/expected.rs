@@ -46,6 +46,7 @@ fn type_name(kind: &DataType) -> &'static str {
         DataType::CtStatus => "ct_status",
         DataType::CtDirection => "ct_dir",
         DataType::AddressType => "fib_addrtype",
+        DataType::Index => "iface_index",
     }
 }
 
