@@ -14,6 +14,7 @@ mod support {
 }
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -50,7 +51,10 @@ impl Agent {
         }
         command.envs([("KNIT_METRICS_ADDR", ""), ("KNIT_HEALTH_ADDR", "")]);
         let agent = Self(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap());
-        let status = CniCall::on(folder.join("cni.sock"), "STATUS", "", "");
+        // While no agent runs, STATUS repeats the last answer.
+        let socket = folder.join("cni.sock");
+        eventually("the agent listens", TIMEOUT, || UnixStream::connect(&socket).is_ok());
+        let status = CniCall::on(socket, "STATUS", "", "");
         eventually("the node is ready", TIMEOUT, || status.outcome().success);
         agent
     }

@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use knit_crds::attachments::{AllowedPlugins, Attachment, PodAttachments, translate};
+use knit_crds::attachments::{AllowedPlugins, Attachment, Definition, PodAttachments, translate};
 use knit_engine::pod_annotations::{NetworksRequest, TranslatedNetworks};
 use knit_engine::{Event, State, StoredObject};
 use serde_json::json;
@@ -18,10 +18,10 @@ pub(crate) fn translated(state: &State, request: NetworksRequest, plugins: &Allo
     let remembered = before.map(attached).unwrap_or_default();
     let referenced = RefCell::new(BTreeSet::new());
     let definition = |namespace: &str, name: &str| {
-        referenced.borrow_mut().insert((namespace.to_owned(), name.to_owned()));
-        let current = state.pod_networks.definition(namespace, name).map(str::to_owned);
-        let title = format!("{namespace}/{name}");
-        current.or_else(|| remembered.iter().find(|one| one.name == title)?.config.clone())
+        let of = (namespace.to_owned(), name.to_owned());
+        referenced.borrow_mut().insert(of.clone());
+        let current = state.pod_networks.definition(&of, &object.namespace);
+        Definition::find(current, &remembered, namespace, name)
     };
     let PodAttachments { intents, warnings, attachments } =
         translate(&object, &networks, definition, plugins);
@@ -70,8 +70,13 @@ mod tests {
         Event::Pods(PodEvent::Applied(Box::new(pod(networks))))
     }
 
+    fn defined(config: &str, shared_with: &[&str]) -> knit_engine::pod_annotations::Definition {
+        let shared_with = shared_with.iter().map(|name| (*name).to_owned()).collect();
+        knit_engine::pod_annotations::Definition { config: config.to_owned(), shared_with }
+    }
+
     fn definitions(all: &[(DefinitionName, &str)]) -> Event {
-        let all = all.iter().map(|(name, config)| (name.clone(), (*config).to_owned()));
+        let all = all.iter().map(|(name, config)| (name.clone(), defined(config, &[])));
         Event::Definitions(DefinitionEvent::Listed(all.collect()))
     }
 
@@ -104,7 +109,7 @@ mod tests {
         assert_eq!(handle(&mut state, annotated(Some("blue"))), None, "definitions have not synced");
         let missing = intents(&["NetworkAttachmentDefinition shop/blue not found"]);
         assert_eq!(handle(&mut state, definitions(&[])), missing);
-        let apply = |config: &str| Event::Definitions(DefinitionEvent::Applied(blue(), config.to_owned()));
+        let apply = |config: &str| Event::Definitions(DefinitionEvent::Applied(blue(), defined(config, &[])));
         assert_eq!(handle(&mut state, apply(BLUE)), intents(&["br0 None"]));
         let with_mtu = apply(r#"{"type": "bridge", "bridge": "br0", "mtu": 1400}"#);
         assert_eq!(handle(&mut state, with_mtu), intents(&["br0 Some(1400)"]));
@@ -127,6 +132,27 @@ mod tests {
         assert_eq!(handle(&mut state, annotated(Some(""))), intents(&[]));
         let missing = intents(&["NetworkAttachmentDefinition shop/blue not found"]);
         assert_eq!(handle(&mut state, annotated(Some("blue"))), missing);
+    }
+
+    #[test]
+    fn a_definition_of_another_namespace_is_used_only_while_it_is_shared() {
+        let mut state = State::default();
+        let red = || ("lab".to_owned(), "red".to_owned());
+        let apply = |shared_with: &[&str]| {
+            Event::Definitions(DefinitionEvent::Applied(red(), defined(BLUE, shared_with)))
+        };
+        handle(&mut state, definitions(&[(red(), BLUE)]));
+        let rejected = handle(&mut state, annotated(Some("lab/red"))).unwrap();
+        assert!(rejected[0].contains("lab/red is not shared with namespace shop"), "{rejected:?}");
+        assert_eq!(handle(&mut state, apply(&["other"])), Some(rejected.clone()));
+        assert_eq!(handle(&mut state, apply(&["other", "shop"])), intents(&["br0 None"]));
+        assert_eq!(handle(&mut state, apply(&[])), Some(rejected), "a running pod loses it");
+        // A definition that was not shared when it was deleted is not remembered.
+        let delete = || Event::Definitions(DefinitionEvent::Deleted(red()));
+        let missing = intents(&["NetworkAttachmentDefinition lab/red not found"]);
+        assert_eq!(handle(&mut state, delete()), missing);
+        assert_eq!(handle(&mut state, apply(&["*"])), intents(&["br0 None"]));
+        assert_eq!(handle(&mut state, delete()), intents(&["br0 None"]));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod addresses;
 mod annotation;
+mod bounds;
 mod config;
 mod kinds;
 mod plugins;
@@ -30,6 +31,8 @@ use self::config::Config;
 pub const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
 /// The annotation with the networks of a pod.
 pub const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
+/// The annotation of a definition with the namespaces whose pods may use it, separated by commas; `*` for all.
+pub const SHARED_WITH: &str = "knit.opdev.io/shared-with";
 /// The API group of NetworkAttachmentDefinitions.
 pub const GROUP: &str = "k8s.cni.cncf.io";
 /// Their API version.
@@ -60,9 +63,38 @@ pub struct Attachment {
     pub name: String,
     /// The interface name.
     pub interface: String,
-    /// The CNI configuration; `None` while the definition does not exist.
+    /// The CNI configuration; `None` while the definition does not exist or is not shared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<String>,
+}
+
+/// A definition, as a pod may use it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Definition {
+    /// Its CNI configuration.
+    Config(String),
+    /// It is of another namespace, which does not share it with the pod's.
+    NotShared,
+}
+
+impl Definition {
+    /// A definition by namespace and name: the current one with whether the pod may use it, or if it was deleted, the one
+    /// that the pod uses.
+    pub fn find(
+        current: Option<(&str, bool)>,
+        used: &[Attachment],
+        namespace: &str,
+        name: &str,
+    ) -> Option<Self> {
+        match current {
+            Some((config, true)) => Some(Self::Config(config.to_owned())),
+            Some((_, false)) => Some(Self::NotShared),
+            None => {
+                let title = format!("{namespace}/{name}");
+                used.iter().find(|one| one.name == title)?.config.clone().map(Self::Config)
+            }
+        }
+    }
 }
 
 /// Why an entry is rejected: a reason and a message.
@@ -72,11 +104,11 @@ fn invalid(message: impl Into<String>) -> EntryError {
     (Reason::InvalidValue, message.into())
 }
 
-/// Translates a pod's annotation. `definition` returns the CNI configuration of a definition by namespace and name.
+/// Translates a pod's annotation. `definition` finds a definition by namespace and name.
 pub fn translate(
     pod: &ObjectRef,
     annotation: &str,
-    definition: impl Fn(&str, &str) -> Option<String>,
+    definition: impl Fn(&str, &str) -> Option<Definition>,
     plugins: &AllowedPlugins,
 ) -> PodAttachments {
     let mut networks = PodAttachments::default();
@@ -108,14 +140,21 @@ pub fn translate(
                 let message = format!("interface {interface} must be unique in the annotation");
                 return Err((Reason::Conflict, message));
             }
-            let config = definition(&selection.namespace, &selection.name);
-            networks.attachments.push(Attachment {
-                name: selection.title(),
-                interface: interface.to_string(),
-                config: config.clone(),
-            });
             let title = selection.title();
-            let config = config.ok_or_else(|| (Reason::NotFound, format!("{KIND} {title} not found")))?;
+            let found = match definition(&selection.namespace, &selection.name) {
+                Some(Definition::Config(config)) => Ok(config),
+                Some(Definition::NotShared) => Err((
+                    Reason::NotAllowed,
+                    format!("{KIND} {title} is not shared with namespace {}: its annotation {SHARED_WITH} does not name it", pod.namespace),
+                )),
+                None => Err((Reason::NotFound, format!("{KIND} {title} not found"))),
+            };
+            networks.attachments.push(Attachment {
+                name: title.clone(),
+                interface: interface.to_string(),
+                config: found.as_ref().ok().cloned(),
+            });
+            let config = found?;
             let entry = Entry { pod, selection: &selection, interface: &interface };
             let translated = entry.translate(&config, plugins);
             translated.map_err(|(reason, message)| (reason, format!("{KIND} {title}: {message}")))
@@ -160,7 +199,7 @@ impl Entry<'_> {
         config: &str,
         plugins: &AllowedPlugins,
     ) -> Result<(IntentSpec, Vec<String>), EntryError> {
-        let config = Config::parse(config, &self.selection.name).map_err(invalid)?;
+        let config = Config::parse(config).map_err(invalid)?;
         match config.single().filter(|plugin| kinds::is_known(plugin.kind())) {
             Some(plugin) => self.equivalent_kind(plugin),
             None => self.plugin_chain(&config, plugins).map(|spec| (spec, self.plugin_chain_warnings())),

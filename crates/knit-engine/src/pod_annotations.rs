@@ -34,14 +34,23 @@ pub fn objects(state: &State) -> impl Iterator<Item = (&ObjectKey, &StoredObject
 /// A definition's namespace and name.
 pub type DefinitionName = (String, String);
 
-/// A change of NetworkAttachmentDefinitions, each with its CNI configuration.
+/// A NetworkAttachmentDefinition.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Definition {
+    /// Its CNI configuration.
+    pub config: String,
+    /// Other namespaces whose pods may use it; `*` for all.
+    pub shared_with: BTreeSet<String>,
+}
+
+/// A change of NetworkAttachmentDefinitions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum DefinitionEvent {
     /// The complete list.
-    Listed(Vec<(DefinitionName, String)>),
+    Listed(Vec<(DefinitionName, Definition)>),
     /// A definition was created or changed.
-    Applied(DefinitionName, String),
+    Applied(DefinitionName, Definition),
     /// A definition was deleted. Pods that use it keep their interfaces until they end or their annotation changes.
     Deleted(DefinitionName),
     /// This node does not read definitions: annotations request nothing.
@@ -69,8 +78,8 @@ pub struct TranslatedNetworks {
 /// Definitions, and the pods that reference them. Not persistent: both are listed again after a start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodNetworks {
-    /// The configuration of each definition; `None` until they are listed.
-    definitions: Option<BTreeMap<DefinitionName, String>>,
+    /// The definitions; `None` until they are listed.
+    definitions: Option<BTreeMap<DefinitionName, Definition>>,
     /// What the object of each pod was translated from, by the pod's uid.
     translated: BTreeMap<String, Translation>,
     /// The pods that reference a definition.
@@ -88,10 +97,11 @@ struct Translation {
 }
 
 impl PodNetworks {
-    /// The configuration of a definition.
-    pub fn definition(&self, namespace: &str, name: &str) -> Option<&str> {
-        let definition = self.definitions.as_ref()?.get(&(namespace.to_owned(), name.to_owned()))?;
-        Some(definition)
+    /// The configuration of a definition, and whether pods of this namespace may use it.
+    pub fn definition(&self, of: &DefinitionName, used_in: &str) -> Option<(&str, bool)> {
+        let found = self.definitions.as_ref()?.get(of)?;
+        let is_shared = found.shared_with.contains("*") || found.shared_with.contains(used_in);
+        Some((&found.config, of.0 == used_in || is_shared))
     }
 
     /// Whether the translation of a pod's annotation was requested and is not available yet.
@@ -119,7 +129,7 @@ impl PodNetworks {
                 return Some(BTreeSet::new());
             }
             DefinitionEvent::Listed(all) => {
-                let new: BTreeMap<DefinitionName, String> = all.into_iter().collect();
+                let new: BTreeMap<DefinitionName, Definition> = all.into_iter().collect();
                 let old = self.definitions.replace(new)?;
                 let new = self.definitions.as_ref()?;
                 let differs = |name: &&DefinitionName| old.get(*name) != new.get(*name);
@@ -128,8 +138,8 @@ impl PodNetworks {
             DefinitionEvent::Applied(..) | DefinitionEvent::Deleted(_) => self.definitions.as_mut()?,
         };
         Some(match event {
-            DefinitionEvent::Applied(name, config) => {
-                let old = known.insert(name.clone(), config);
+            DefinitionEvent::Applied(name, definition) => {
+                let old = known.insert(name.clone(), definition);
                 (old.as_ref() != known.get(&name)).then_some(name).into_iter().collect()
             }
             DefinitionEvent::Deleted(name) => known.remove(&name).map(|_| name).into_iter().collect(),
@@ -303,8 +313,8 @@ mod tests {
                     summary.push(format!("?{}", object.uid));
                     let names = networks.split(',').filter(|name| !name.is_empty()).map(definition);
                     let definitions: BTreeSet<DefinitionName> = names.collect();
-                    let config = |(namespace, name): &DefinitionName| {
-                        state.pod_networks.definition(namespace, name).map(str::to_owned)
+                    let config = |name: &DefinitionName| {
+                        state.pod_networks.definition(name, "shop").map(|(config, _)| config.to_owned())
                     };
                     let manifest = json!(definitions.iter().map(config).collect::<Vec<_>>());
                     let (intents, warnings) = (Vec::new(), Vec::new());
@@ -322,12 +332,16 @@ mod tests {
         summary
     }
 
+    fn private(config: &str) -> Definition {
+        Definition { config: config.to_owned(), shared_with: BTreeSet::new() }
+    }
+
     fn definitions(state: &mut State, event: DefinitionEvent) -> Vec<String> {
         handle(state, Event::Definitions(event))
     }
 
     fn listed(names: &[(&str, &str)]) -> DefinitionEvent {
-        let all = names.iter().map(|(name, config)| (definition(name), (*config).to_owned()));
+        let all = names.iter().map(|(name, config)| (definition(name), private(config)));
         DefinitionEvent::Listed(all.collect())
     }
 
@@ -349,8 +363,7 @@ mod tests {
         handle(&mut state, Event::Pods(pod("1", Some("blue"))));
         handle(&mut state, Event::Pods(pod("2", Some("red,blue"))));
         handle(&mut state, Event::Pods(pod("3", Some("green"))));
-        let applied =
-            |name: &str, config: &str| DefinitionEvent::Applied(definition(name), config.to_owned());
+        let applied = |name: &str, config: &str| DefinitionEvent::Applied(definition(name), private(config));
         assert_eq!(definitions(&mut state, applied("red", "R")), ["?2", "+2 [\"b\",\"R\"]"]);
         assert_eq!(definitions(&mut state, applied("red", "R")), [""; 0]);
         assert_eq!(definitions(&mut state, applied("green", "g")), ["?3", "+3 [\"g\"]"], "it was missing");

@@ -78,7 +78,8 @@ impl Drop for NadSupport {
         run(&["delete", "-f", &deploy("nads.yaml"), "--ignore-not-found"]);
         for node in NODES {
             // A bridge that a plugin created.
-            on_node(node, &["sh", "-c", "ip link delete tuned0 2> /dev/null || true"]);
+            let bridges = "ip -o link show type bridge | grep -o ' kn[a-z2-7]*:' | tr -d ' :'";
+            on_node(node, &["sh", "-c", &format!("for link in $({bridges}); do ip link delete $link; done")]);
         }
     }
 }
@@ -238,7 +239,28 @@ fn a_deployment_with_network_attachment_definitions_works_unchanged() {
     let ips = wait_interfaces(&shop, first, &["eth0", "net1", "tun0"]);
     assert!(ips[2].starts_with("10.58.0."), "{ips:?}");
     assert_eq!(link(&shop, first, "tun0").unwrap()["mtu"], 1300);
-    assert!(node_links(&all[0].0).contains("tuned0"));
+    let links = node_links(&all[0].0);
+    assert!(!links.contains("tuned0"), "a plugin's bridge has no name that a tenant chose: {links}");
+
+    // Another namespace's definition has to be shared.
+    let other = Namespace::new("other");
+    let definition = "
+apiVersion: k8s.cni.cncf.io/v1
+kind: NetworkAttachmentDefinition
+metadata: {name: lab}
+spec: {config: '{\"type\": \"bridge\", \"bridge\": \"lab0\"}'}
+";
+    let (accepted, output) = feed(&["-n", &other.name, "apply", "-f", "-"], definition);
+    assert!(accepted, "{output}");
+    select_networks(&shop, first, &format!("storage, tuned@tun0, {}/lab@other0", other.name));
+    let reported = || shop.kubectl(&["get", "podnetworkstates", "-o", "json"]);
+    eventually("it is rejected", reported, |states| states.contains("is not shared with namespace"));
+    assert!(link(&shop, first, "other0").is_none());
+    let share = format!("knit.opdev.io/shared-with={}", shop.name);
+    other.kubectl(&["annotate", "net-attach-def", "lab", &share]);
+    eventually("it is attached", || link(&shop, first, "other0"), Option::is_some);
+    other.kubectl(&["annotate", "net-attach-def", "lab", "knit.opdev.io/shared-with-"]);
+    eventually("it is taken back", || link(&shop, first, "other0"), Option::is_none);
     // All networks are removed.
     select_networks(&shop, first, "");
     wait_interfaces(&shop, first, &["eth0"]);

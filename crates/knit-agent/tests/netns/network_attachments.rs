@@ -1,7 +1,7 @@
 //! NetworkAttachmentDefinitions named by a pod, on the real kernel: Knit's own kinds, and CNI plugins. Needs root.
 
 use knit_agent::Standalone;
-use knit_crds::attachments::{AllowedPlugins, Attachment, network_status, translate};
+use knit_crds::attachments::{AllowedPlugins, Attachment, Definition, network_status, translate};
 use knit_engine::{Event, StoredObject, pod_annotations};
 use knit_model::provenance::ObjectRef;
 use knit_model::{Sandbox, SandboxId};
@@ -13,9 +13,11 @@ const UPLINK: &str =
     "{apiVersion: podnetwork.opdev.io/v1alpha1, kind: Uplink, metadata: {name: fabric}, spec: {
     link: nic0, namespaces: [default], kinds: [macvlan]}}";
 
-/// The CNI configuration of a NetworkAttachmentDefinition.
-fn definition(host: &TestHost, name: &str) -> Option<String> {
-    let notes = host.folder.path().join("notes");
+/// Where the plugin `host-local` keeps the addresses of the definition `default/tuned`.
+const TUNED_ADDRESSES: &str = "/var/lib/cni/networks/default.tuned";
+
+/// A NetworkAttachmentDefinition.
+fn definition(name: &str) -> Option<Definition> {
     let config = match name {
         "storage" => {
             json!({"cniVersion": "1.0.0", "type": "bridge", "bridge": "storage0", "isGateway": true, "mtu": 1400,
@@ -28,11 +30,11 @@ fn definition(host: &TestHost, name: &str) -> Option<String> {
             "ipam": {"type": "static", "addresses": [{"address": "10.57.0.9/24"}]}}),
         "tuned" => json!({"cniVersion": "1.0.0", "name": "tuned", "plugins": [
             {"type": "bridge", "bridge": "tuned0",
-                "ipam": {"type": "host-local", "subnet": "10.58.0.0/24", "dataDir": notes}},
+                "ipam": {"type": "host-local", "subnet": "10.58.0.0/24"}},
             {"type": "tuning", "mtu": 1300}]}),
         _ => return None,
     };
-    Some(config.to_string())
+    Some(Definition::Config(config.to_string()))
 }
 
 /// The pod, under an ID as runtimes choose them: CNI plugins accept no other.
@@ -46,7 +48,7 @@ fn add_sandbox(host: &TestHost, node: &mut Standalone) -> Sandbox {
 }
 
 /// Sets the pod's annotation and returns its network status.
-fn annotate(host: &TestHost, node: &mut Standalone, sandbox: &Sandbox, networks: &str) -> Vec<Value> {
+fn annotate(node: &mut Standalone, sandbox: &Sandbox, networks: &str) -> Vec<Value> {
     let pod = ObjectRef {
         kind: pod_annotations::KIND.to_owned(),
         namespace: sandbox.namespace.clone(),
@@ -59,7 +61,7 @@ fn annotate(host: &TestHost, node: &mut Standalone, sandbox: &Sandbox, networks:
         dirs: vec!["/usr/lib/cni".to_owned()],
         timeout_seconds: 20,
     };
-    let translation = translate(&pod, networks, |_, name| definition(host, name), &plugins);
+    let translation = translate(&pod, networks, |_, name| definition(name), &plugins);
     let attachments: Vec<Attachment> = translation.attachments;
     let stored = StoredObject {
         object: pod,
@@ -90,7 +92,7 @@ fn running_pod_gets_the_networks_it_names() {
         let sandbox = add_sandbox(&host, &mut node);
         node.apply(objects(UPLINK), "test").unwrap();
         let clean = host.settled();
-        let status = annotate(&host, &mut node, &sandbox, "storage, by-value@fab0, tuned@tun0");
+        let status = annotate(&mut node, &sandbox, "storage, by-value@fab0, tuned@tun0");
         assert_eq!(problems(&node), "");
         let summary: Vec<(&str, &str, &str)> = status
             .iter()
@@ -125,12 +127,22 @@ fn running_pod_gets_the_networks_it_names() {
                 .map(|line| line.split(':').next().unwrap().to_owned())
         };
         let before = (index("net1@"), index("tun0@"));
-        assert_eq!(annotate(&host, &mut node, &sandbox, "storage, tuned@tun0").len(), 2);
+        assert_eq!(annotate(&mut node, &sandbox, "storage, tuned@tun0").len(), 2);
         assert_eq!(((index("net1@"), index("tun0@")), index("fab0@")), (before, None));
 
         // The annotation is removed.
-        assert_eq!(annotate(&host, &mut node, &sandbox, "").len(), 0);
-        host.netns.ip(&["link", "delete", "tuned0"]);
+        assert_eq!(annotate(&mut node, &sandbox, "").len(), 0);
+        // The plugin's bridge has a name of its namespace, and stays.
+        let bridges = host.netns.ip(&["-o", "link", "show", "type", "bridge"]);
+        let names = bridges.lines().filter_map(|line| line.split(": ").nth(1));
+        let [bridge] =
+            names.filter(|name| name.len() == 15 && name.starts_with("kn")).collect::<Vec<_>>()[..]
+        else {
+            panic!("{bridges}")
+        };
+        assert!(!bridges.contains("tuned0"), "{bridges}");
+        host.netns.ip(&["link", "delete", bridge]);
+        std::fs::remove_dir_all(TUNED_ADDRESSES).unwrap();
         host.assert_matches(&clean, "after the annotation named nothing");
         assert_eq!(live_leases(&node), 0);
         assert!(node.differences().unwrap().is_empty());
@@ -152,8 +164,7 @@ fn shared_range_waits_for_a_block_of_this_node() {
             uid: sandbox.uid,
             generation: 0,
         };
-        let translation =
-            translate(&pod, "fabric", |_, name| definition(&host, name), &AllowedPlugins::default());
+        let translation = translate(&pod, "fabric", |_, name| definition(name), &AllowedPlugins::default());
         let (intents, warnings) = (translation.intents, translation.warnings);
         let stored =
             StoredObject { object: pod, intents, warnings, manifest: Value::Null, since: 0, file: None };

@@ -9,7 +9,6 @@ const DEFAULT_VERSION: &str = "0.4.0";
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Config {
     version: String,
-    name: String,
     /// At least one.
     pub(super) plugins: Vec<Plugin>,
 }
@@ -19,8 +18,8 @@ pub(super) struct Config {
 pub(super) struct Plugin(pub(super) Map<String, Value>);
 
 impl Config {
-    /// Parses a configuration; its name defaults to the definition's.
-    pub(super) fn parse(text: &str, name: &str) -> Result<Self, String> {
+    /// Parses a configuration. Its name is not used: networks are named by their definition.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
         if text.trim().is_empty() {
             return Err("spec.config must be set: configuration files of the node are not used".to_owned());
         }
@@ -35,7 +34,6 @@ impl Config {
             Some(other) => Err(format!("spec.config.{key} must be a string, got {other}")),
         };
         let version = string(&fields, "cniVersion")?.unwrap_or_else(|| DEFAULT_VERSION.to_owned());
-        let name = string(&fields, "name")?.unwrap_or_else(|| name.to_owned());
         let plugins = match fields.remove("plugins") {
             None => vec![Plugin::read(Value::Object(fields), "spec.config")?],
             Some(Value::Array(plugins)) if !plugins.is_empty() => {
@@ -44,7 +42,7 @@ impl Config {
             }
             Some(_) => return Err("spec.config.plugins must be a non-empty list".to_owned()),
         };
-        Ok(Self { version, name, plugins })
+        Ok(Self { version, plugins })
     }
 
     /// The plugin, if there is only one.
@@ -55,9 +53,9 @@ impl Config {
         }
     }
 
-    /// A CNI configuration list of these plugins.
-    pub(super) fn list(&self, plugins: Vec<Value>) -> String {
-        json!({ "cniVersion": self.version, "name": self.name, "plugins": plugins }).to_string()
+    /// A CNI configuration list of these plugins, with the name of the network.
+    pub(super) fn list(&self, name: &str, plugins: Vec<Value>) -> String {
+        json!({ "cniVersion": self.version, "name": name, "plugins": plugins }).to_string()
     }
 }
 
@@ -91,12 +89,11 @@ mod tests {
 
     #[test]
     fn a_single_plugin_equals_a_list_of_one() {
-        let one = Config::parse(r#"{"cniVersion": "1.0.0", "name": "n", "type": "bridge"}"#, "blue").unwrap();
-        assert_eq!((one.single().unwrap().kind(), one.name.as_str()), ("bridge", "n"));
-        let list =
-            Config::parse(r#"{"cniVersion": "1.0.0", "plugins": [{"type": "bridge"}]}"#, "blue").unwrap();
-        assert_eq!((list.single().unwrap().kind(), list.name.as_str()), ("bridge", "blue"));
-        let two = Config::parse(r#"{"plugins": [{"type": "bridge"}, {"type": "tuning"}]}"#, "blue").unwrap();
+        let one = Config::parse(r#"{"cniVersion": "1.0.0", "name": "n", "type": "bridge"}"#).unwrap();
+        assert_eq!(one.single().unwrap().kind(), "bridge");
+        let list = Config::parse(r#"{"cniVersion": "1.0.0", "plugins": [{"type": "bridge"}]}"#).unwrap();
+        assert_eq!(list.single().unwrap().kind(), "bridge");
+        let two = Config::parse(r#"{"plugins": [{"type": "bridge"}, {"type": "tuning"}]}"#).unwrap();
         assert!(two.single().is_none());
     }
 
@@ -112,7 +109,7 @@ mod tests {
             (r#"{"plugins": [{"type": "a"}, {}]}"#, "spec.config.plugins[1].type"),
             (r#"{"cniVersion": 1, "type": "a"}"#, "spec.config.cniVersion must be a string, got 1"),
         ] {
-            let message = Config::parse(text, "blue").unwrap_err();
+            let message = Config::parse(text).unwrap_err();
             assert!(message.contains(why), "{text}: {message}");
         }
     }

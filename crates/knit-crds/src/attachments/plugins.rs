@@ -5,7 +5,7 @@ use knit_model::problem::Reason;
 use serde_json::{Map, Value, json};
 
 use super::config::{Config, Plugin};
-use super::{Entry, EntryError};
+use super::{Entry, EntryError, bounds};
 
 /// CNI plugins that may run for definitions. They run as root on the node with the configuration of a tenant, so the
 /// node's administrator must allow them.
@@ -36,19 +36,22 @@ impl Entry<'_> {
                 }
             }
         }
-        let list = config.plugins.iter().map(|plugin| self.runtime_config(plugin)).collect();
+        let list = config.plugins.iter().map(|plugin| self.runtime_config(plugin));
+        let list = list.collect::<Result<_, _>>()?;
+        // Plugins use it as the name of a folder with the addresses of the network.
+        let name = format!("{}.{}", self.selection.namespace, self.selection.name);
         Ok(IntentSpec::PluginChain(Box::new(PluginChainIntent {
             pods: Selector::pod(self.pod.uid.as_str()),
             name: self.interface.clone(),
             network: self.selection.title(),
-            conflist: config.list(list),
+            conflist: config.list(&name, list),
             plugin_dirs: plugins.dirs.clone(),
             timeout_seconds: plugins.timeout_seconds,
         })))
     }
 
     /// A plugin's configuration with the runtime configuration of the pod.
-    fn runtime_config(&self, plugin: &Plugin) -> Value {
+    fn runtime_config(&self, plugin: &Plugin) -> Result<Value, EntryError> {
         let selection = self.selection;
         let supports = |capability: &str| {
             plugin.0.get("capabilities").and_then(|all| all.get(capability)) == Some(&Value::Bool(true))
@@ -71,7 +74,8 @@ impl Entry<'_> {
                 })
             }),
         );
-        let mut fields = plugin.0.clone();
+        let mut fields = bounds::bounded(plugin, &selection.namespace)?;
+        fields.remove("runtimeConfig");
         if !runtime.is_empty() {
             fields.insert("runtimeConfig".to_owned(), Value::Object(runtime));
         }
@@ -82,7 +86,7 @@ impl Entry<'_> {
             all.insert("cni".to_owned(), Value::Object(cni));
             fields.insert("args".to_owned(), Value::Object(all));
         }
-        Value::Object(fields)
+        Ok(Value::Object(fields))
     }
 
     /// Warnings about fields that plugins do not support.

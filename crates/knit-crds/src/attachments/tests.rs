@@ -27,7 +27,10 @@ fn plugins() -> AllowedPlugins {
 fn translated(annotation: &str, definitions: &[(&str, Value)]) -> PodAttachments {
     let find = |namespace: &str, name: &str| {
         let title = format!("{namespace}/{name}");
-        definitions.iter().find(|(of, _)| *of == title).map(|(_, config)| config.to_string())
+        definitions.iter().find(|(of, _)| *of == title).map(|(_, config)| match config {
+            Value::Null => Definition::NotShared,
+            config => Definition::Config(config.to_string()),
+        })
     };
     translate(&pod(), annotation, find, &plugins())
 }
@@ -140,7 +143,7 @@ fn a_ptp_plugin_becomes_a_veth_on_its_own_bridge() {
 #[test]
 fn other_plugins_run_as_a_chain_if_they_are_allowed() {
     let config = json!({"cniVersion": "1.0.0", "name": "n", "type": "mine", "capabilities": {"ips": true},
-        "ipam": {"type": "host-local"}});
+        "runtimeConfig": {"ips": ["10.9.9.9/8"]}, "ipam": {"type": "host-local"}});
     let networks = translated(
         r#"[{"name": "blue", "ips": ["10.0.0.9/24"], "mac": "02:00:00:00:00:01", "cni-args": {"a": 1}, "default-route": ["10.0.0.1"]}]"#,
         &[("shop/blue", config)],
@@ -149,6 +152,7 @@ fn other_plugins_run_as_a_chain_if_they_are_allowed() {
     let list: Value = serde_json::from_str(&chain.conflist).unwrap();
     assert_eq!(list["plugins"][0]["runtimeConfig"], json!({"ips": ["10.0.0.9/24"]}), "only its capabilities");
     assert_eq!(list["plugins"][0]["args"]["cni"]["a"], 1);
+    assert_eq!(list["name"], "shop.blue", "each definition has its own addresses");
     assert_eq!((chain.name.as_str(), chain.network.as_str()), ("net1", "shop/blue"));
     assert!(networks.warnings[0].contains("default-route"), "{:?}", networks.warnings);
     // A list of several plugins runs as a chain, even if the first has an equivalent kind.
@@ -165,8 +169,9 @@ fn a_rejected_entry_does_not_affect_the_others() {
     let definitions = [
         ("shop/blue", json!({"type": "bridge", "bridge": "br0"})),
         ("shop/dhcp", json!({"type": "bridge", "ipam": {"type": "dhcp"}})),
+        ("lab/red", Value::Null),
     ];
-    let networks = translated("missing, blue, dhcp, lab/blue", &definitions);
+    let networks = translated("missing, blue, dhcp, lab/blue, lab/red", &definitions);
     let show = |intent: &Intent| match &intent.spec {
         IntentSpec::Rejected(rejected) => rejected.problem.message.clone(),
         IntentSpec::Interface(interface) => format!("{:?}", interface.name),
@@ -177,6 +182,9 @@ fn a_rejected_entry_does_not_affect_the_others() {
     assert!(shown[1].contains("net2"), "{shown:?}");
     assert!(shown[2].starts_with("NetworkAttachmentDefinition shop/dhcp: ipam.type must be"), "{shown:?}");
     assert_eq!(shown[3], "NetworkAttachmentDefinition lab/blue not found");
+    let expected = "NetworkAttachmentDefinition lab/red is not shared with namespace shop";
+    assert!(shown[4].starts_with(expected), "{shown:?}");
+    assert_eq!(networks.attachments[4].config, None, "it is not remembered");
     let (_, why) = rejection(&translated("[{", &[]));
     assert!(why.contains("must be a JSON list"), "{why}");
 }

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use knit_crds::attachments::{AllowedPlugins, Attachment, PodAttachments, translate};
+use knit_crds::attachments::{self, AllowedPlugins, Attachment, PodAttachments, translate};
 use knit_engine::pod_annotations::{NetworksRequest, TranslatedNetworks};
 use knit_engine::pods::PodEvent;
 use knit_engine::{Event, State, StoredObject};
@@ -132,10 +132,10 @@ impl Cluster {
         let remembered = before.map(attachments).unwrap_or_default();
         let referenced = RefCell::new(BTreeSet::new());
         let definition = |namespace: &str, name: &str| {
-            referenced.borrow_mut().insert((namespace.to_owned(), name.to_owned()));
-            let current = state.pod_networks.definition(namespace, name).map(str::to_owned);
-            let title = format!("{namespace}/{name}");
-            current.or_else(|| remembered.iter().find(|one| one.name == title)?.config.clone())
+            let of = (namespace.to_owned(), name.to_owned());
+            referenced.borrow_mut().insert(of.clone());
+            let current = state.pod_networks.definition(&of, &object.namespace);
+            attachments::Definition::find(current, &remembered, namespace, name)
         };
         let PodAttachments { mut intents, warnings, attachments } =
             translate(&object, &networks, definition, &AllowedPlugins::default());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use knit_engine::Event;
 use knit_engine::blocks::BlockEvent;
 use knit_engine::nodes::NodeEvent;
-use knit_engine::pod_annotations::DefinitionEvent;
+use knit_engine::pod_annotations::{Definition, DefinitionEvent};
 use knit_engine::quota::QuotaEvent;
 
 use super::{Cluster, ScheduledEvent};
@@ -111,7 +111,7 @@ impl Cluster {
             ApiChange::Definition(tenant, definition, config) => {
                 let name = definition.name(*tenant);
                 let event = match config {
-                    Some(config) => DefinitionEvent::Applied(name, config.to_string()),
+                    Some(config) => DefinitionEvent::Applied(name, private(config)),
                     None => DefinitionEvent::Deleted(name),
                 };
                 self.handle(node, Event::Definitions(event));
@@ -157,7 +157,7 @@ impl Cluster {
         self.handle(node, Event::Quotas(QuotaEvent::Listed(quotas)));
         let definitions = listed.definitions.iter();
         let definitions =
-            definitions.map(|(tenant, definition, config)| (definition.name(*tenant), config.to_string()));
+            definitions.map(|(tenant, definition, config)| (definition.name(*tenant), private(config)));
         self.handle(node, Event::Definitions(DefinitionEvent::Listed(definitions.collect())));
         if self.nodes[node].view.is_full {
             let nodes = listed.nodes.iter().map(|other| node_info(*other, node)).collect();
@@ -171,4 +171,9 @@ impl Cluster {
 /// Whether a block is of an address pool.
 pub(crate) fn is_pool_block(name: &str) -> bool {
     name.starts_with("pool-")
+}
+
+/// A definition that is not shared with other namespaces.
+fn private(config: &str) -> Definition {
+    Definition { config: config.to_owned(), ..Definition::default() }
 }

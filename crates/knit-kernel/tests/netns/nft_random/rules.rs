@@ -89,6 +89,8 @@ impl Builder<'_> {
             }
             Field::IcmpType => self.frame != EtherType::Arp && matches!(self.protocol, ICMP | ICMPV6),
             Field::NdTarget => ip(IpFamily::V6) && self.protocol == ICMPV6,
+            // Only at some hooks; `every_expression_is_listed_by_nft_and_read_back` has it.
+            Field::FibReversePath => false,
             // Routing and connection tracking are not available in the other families of every kernel.
             Field::NextHop(family) | Field::CtOriginalDestination(family) => inet && ip(family),
             _ => inet,
