@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
 use comfy_table::{Table, presets};
 
 pub use report::{Spec, State};
@@ -22,6 +23,17 @@ use knit_dev::progress::seconds;
 
 /// The network conformance tests.
 pub const DEFAULT_FOCUS: &str = r"\[sig-network\].*\[Conformance\]";
+
+/// Which upstream specs to run.
+#[derive(Args, Clone, Debug)]
+pub struct SpecSelection {
+    /// A regular expression on the names of the specs
+    #[arg(long, default_value = DEFAULT_FOCUS)]
+    pub focus: String,
+    /// Leave out specs whose names match this regular expression
+    #[arg(long)]
+    pub skip: Option<String>,
+}
 
 /// The results of a run.
 pub struct Results {
@@ -71,17 +83,17 @@ pub fn default_folder() -> PathBuf {
 }
 
 /// The names of the specs that match. Needs no cluster.
-pub fn list(focus: &str) -> Result<Vec<String>> {
+pub fn list(selection: &SpecSelection) -> Result<Vec<String>> {
     let tools = go_tools::ensure(&[Tool::E2eTest])?;
     let folder = tempfile::tempdir().context("cannot create a folder for the list")?;
     let report = folder.path().join("report.json");
-    let mut dry_run = upstream(tools.path(Tool::E2eTest), focus, &report);
+    let mut dry_run = upstream(tools.path(Tool::E2eTest), selection, &report);
     process::output(dry_run.arg("--ginkgo.dry-run").current_dir(folder.path()))?;
     Ok(report::read(&report)?.into_iter().map(|spec| spec.name).collect())
 }
 
 /// Runs the specs that match against the cluster, one after the other.
-pub fn conformance(cluster: &Cluster, focus: &str, folder: &Path) -> Result<Results> {
+pub fn conformance(cluster: &Cluster, selection: &SpecSelection, folder: &Path) -> Result<Results> {
     let tools = go_tools::ensure(&[Tool::E2eTest])?;
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let folder = fs::canonicalize(folder)?;
@@ -94,7 +106,7 @@ pub fn conformance(cluster: &Cluster, focus: &str, folder: &Path) -> Result<Resu
         }
     }
     let output = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
-    let mut run = upstream(tools.path(Tool::E2eTest), focus, &report);
+    let mut run = upstream(tools.path(Tool::E2eTest), selection, &report);
     run.arg(format!("--kubeconfig={}", cluster.kubeconfig().display()));
     run.arg(format!("--kubectl-path={}", cluster.tool(Tool::Kubectl)?.display()));
     run.env("KUBECACHEDIR", cluster.folder("kubectl-cache"));
@@ -124,7 +136,8 @@ pub fn conformance(cluster: &Cluster, focus: &str, folder: &Path) -> Result<Resu
     let specs = report::read(&report)?;
     if specs.is_empty() {
         bail!(
-            "no spec matches {focus}: `cargo xtask cluster conformance --list --focus ...` lists the specs"
+            "no spec matches {}: `cargo xtask cluster conformance --list --focus ...` lists the specs",
+            selection.focus
         );
     }
     let results = Results { specs, time, junit, log };
@@ -134,9 +147,10 @@ pub fn conformance(cluster: &Cluster, focus: &str, folder: &Path) -> Result<Resu
     Ok(results)
 }
 
-fn upstream(program: &Path, focus: &str, report: &Path) -> Command {
+fn upstream(program: &Path, selection: &SpecSelection, report: &Path) -> Command {
     let mut run = Command::new(program);
-    run.args(["--provider=skeleton", "--ginkgo.no-color", &format!("--ginkgo.focus={focus}")]);
+    run.args(["--provider=skeleton", "--ginkgo.no-color", &format!("--ginkgo.focus={}", selection.focus)]);
+    run.args(selection.skip.iter().map(|skip| format!("--ginkgo.skip={skip}")));
     run.arg(format!("--ginkgo.json-report={}", report.display()));
     run
 }

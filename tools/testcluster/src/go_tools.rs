@@ -17,6 +17,9 @@ use knit_dev::places;
 use knit_dev::process;
 use knit_dev::progress::Step;
 
+/// The priority of builds that nothing waits for yet.
+const LOWEST_PRIORITY: &str = "19";
+
 /// A program built from Go source.
 #[allow(missing_docs, reason = "each variant is a program's name")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,6 +78,11 @@ impl Tool {
             Self::Multus => "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus".to_owned(),
             _ => format!("k8s.io/kubernetes/cmd/{}", self.program()),
         }
+    }
+
+    /// Where the built program is, or will be.
+    fn path(self) -> Result<PathBuf> {
+        Ok(self.module().cached()?.join(self.program()))
     }
 
     /// The module that the program comes from.
@@ -193,7 +201,7 @@ impl Tools {
 pub fn ensure(tools: &[Tool]) -> Result<Tools> {
     let mut paths = BTreeMap::new();
     for &tool in tools {
-        let path = tool.module().cached()?.join(tool.program());
+        let path = tool.path()?;
         if !path.exists() {
             packages::ensure_go()?;
             build(tool, &path)?;
@@ -203,7 +211,39 @@ pub fn ensure(tools: &[Tool]) -> Result<Tools> {
     Ok(Tools(paths))
 }
 
+/// Builds the programs that are not in the cache yet in the background, while other tests run: it takes minutes. [`ensure`]
+/// waits for them, and builds again what failed here.
+pub fn build_ahead(tools: impl IntoIterator<Item = Tool>) -> Result<()> {
+    let mut missing = Vec::new();
+    for tool in tools {
+        let path = tool.path()?;
+        if !path.exists() {
+            missing.push((tool, path));
+        }
+    }
+    if !missing.is_empty() && packages::ensure_go().is_ok() {
+        eprintln!("  {} programs of the test cluster are built in the background (once)", missing.len());
+        std::thread::spawn(move || {
+            for (tool, path) in missing {
+                // It ends with this process.
+                let mut go = Command::new("setpriv");
+                go.args(["--pdeathsig", "TERM", "nice", "-n", LOWEST_PRIORITY, "go"]);
+                if build_with(go, tool, &path, None).is_err() {
+                    break;
+                }
+            }
+        });
+    }
+    Ok(())
+}
+
 fn build(tool: Tool, path: &Path) -> Result<()> {
+    let step = format!("build {} {} (once)", tool.program(), tool.module().version()?);
+    build_with(Command::new("go"), tool, path, Some(step))
+}
+
+/// Builds a program with this `go`, and shows it as a step.
+fn build_with(mut go: Command, tool: Tool, path: &Path, step: Option<String>) -> Result<()> {
     let folder = path.parent().expect("a program's path has a parent");
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let _lock = lock(&folder.join(".lock"))?;
@@ -212,9 +252,8 @@ fn build(tool: Tool, path: &Path) -> Result<()> {
     }
     let module = tool.module();
     let version = module.version()?;
-    let step = Step::start(format!("build {} {version} (once)", tool.program()));
+    let step = step.map(Step::start);
     let unfinished = folder.join(format!(".{}.unfinished", tool.program()));
-    let mut go = Command::new("go");
     go.env("CGO_ENABLED", "0");
     match tool {
         Tool::E2eTest => go.args(["test", "-C"]).arg(module.source()).arg("-c"),
@@ -225,7 +264,9 @@ fn build(tool: Tool, path: &Path) -> Result<()> {
     process::output(&mut go)?;
     fs::rename(&unfinished, path)
         .with_context(|| format!("cannot rename the build result to {}", path.display()))?;
-    step.done();
+    if let Some(step) = step {
+        step.done();
+    }
     Ok(())
 }
 

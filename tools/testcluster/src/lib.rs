@@ -40,7 +40,7 @@ pub use layout::node_name;
 pub use node::containerd_socket;
 pub use restart::{stop_controllers, stop_kubelets};
 pub use state::{Cluster, Network};
-pub use up::{Options, load_images, up, up_with_image};
+pub use up::{Options, TOOLS, load_images, up, up_with_image};
 
 pub use knit_image::Profile;
 
@@ -105,9 +105,9 @@ pub enum ClusterCommand {
     },
     /// Run the upstream end-to-end tests
     Conformance {
-        /// A regular expression on the names of the specs
-        #[arg(long, default_value = conformance::DEFAULT_FOCUS)]
-        focus: String,
+        #[command(flatten)]
+        #[allow(missing_docs, reason = "its fields have the help texts")]
+        specs: conformance::SpecSelection,
         /// List the matching specs without running them; needs no cluster
         #[arg(long)]
         list: bool,
@@ -185,14 +185,14 @@ pub fn command(args: &ClusterArgs, command: ClusterCommand) -> Result<ExitCode> 
             step.done();
         }
         ClusterCommand::Kubectl { args } => return inspect::kubectl(&open()?, &args),
-        ClusterCommand::Conformance { focus, list: true, .. } => {
-            let specs = conformance::list(&focus)?;
+        ClusterCommand::Conformance { specs, list: true, .. } => {
+            let specs = conformance::list(&specs)?;
             specs.iter().for_each(|spec| println!("{spec}"));
             eprintln!("{} specs", specs.len());
         }
-        ClusterCommand::Conformance { focus, report_dir, .. } => {
+        ClusterCommand::Conformance { specs, report_dir, .. } => {
             let folder = report_dir.unwrap_or_else(conformance::default_folder);
-            let results = conformance::conformance(&open()?, &focus, &folder)?;
+            let results = conformance::conformance(&open()?, &specs, &folder)?;
             results.print();
             if results.count(conformance::State::Failed) > 0 {
                 return Ok(ExitCode::FAILURE);

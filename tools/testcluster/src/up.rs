@@ -19,7 +19,7 @@ use knit_dev::progress::Step;
 use knit_image::Profile;
 
 /// The programs of every cluster.
-const TOOLS: [Tool; 12] = [
+pub const TOOLS: [Tool; 12] = [
     Tool::KubeApiserver,
     Tool::KubeControllerManager,
     Tool::KubeScheduler,

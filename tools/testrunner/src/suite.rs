@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use knit_dev::places;
 use knit_dev::process;
 use knit_dev::progress::seconds;
-use knit_testcluster::conformance::{self, State};
+use knit_testcluster::conformance::{self, SpecSelection, State};
 use knit_testcluster::{Network, Options, Profile};
 
 /// The page with the results.
@@ -19,12 +19,18 @@ const MARKER: &str = "<!-- results of `cargo xtask suite` -->";
 const CLUSTER: &str = "suite";
 /// The specs that a conformant cluster network has to pass.
 const CONFORMANCE: &str = r"\[sig-network\].*\[Conformance\]";
+/// The specs about NetworkPolicies.
+const NETWORK_POLICY: &str = r"\[sig-network\].*\[Feature:NetworkPolicy\]";
+/// What this kernel lacks.
+const UNSUPPORTED: &str = "SCTP";
 
 /// A suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Suite {
     /// All sig-network conformance specs of Kubernetes on a cluster with Knit as its network (about 10 minutes)
     Conformance,
+    /// All sig-network specs about NetworkPolicies, except those with SCTP (about 40 minutes)
+    NetworkPolicy,
     /// Random changes and failures on a real cluster (30 minutes)
     Soak,
     /// The simulation of 5,000 nodes and 150,000 pods (about 20 minutes)
@@ -35,7 +41,8 @@ pub enum Suite {
 pub fn command(suite: Suite) -> Result<()> {
     let start = Instant::now();
     let outcome = match suite {
-        Suite::Conformance => run_conformance(),
+        Suite::Conformance => run_upstream(CONFORMANCE, None),
+        Suite::NetworkPolicy => run_upstream(NETWORK_POLICY, Some(UNSUPPORTED)),
         Suite::Soak => run_tool("knit-soak"),
         Suite::Sim => run_tool("knit-sim"),
     };
@@ -62,13 +69,15 @@ impl Suite {
     fn name(self) -> &'static str {
         match self {
             Self::Conformance => "conformance",
+            Self::NetworkPolicy => "network-policy",
             Self::Soak => "soak",
             Self::Sim => "sim",
         }
     }
 }
 
-fn run_conformance() -> Result<String> {
+/// Runs upstream specs on a cluster with Knit as its network.
+fn run_upstream(focus: &str, skip: Option<&str>) -> Result<String> {
     process::require_root("the test cluster")?;
     knit_testcluster::down(CLUSTER)?;
     let options = Options {
@@ -79,7 +88,8 @@ fn run_conformance() -> Result<String> {
         profile: Profile::Release,
     };
     let cluster = knit_testcluster::up(&options)?;
-    let results = conformance::conformance(&cluster, CONFORMANCE, &conformance::default_folder());
+    let specs = SpecSelection { focus: focus.to_owned(), skip: skip.map(str::to_owned) };
+    let results = conformance::conformance(&cluster, &specs, &conformance::default_folder());
     let down = knit_testcluster::down(CLUSTER);
     let results = results?;
     down?;

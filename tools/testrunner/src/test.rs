@@ -22,7 +22,7 @@ use count::Count;
 use knit_dev::packages::{self, Purpose};
 use knit_dev::process;
 use knit_dev::progress::seconds;
-use knit_testcluster::bpffs;
+use knit_testcluster::{bpffs, go_tools};
 
 /// How many tests of a program run at once.
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
@@ -68,6 +68,9 @@ pub fn command(request: &Request) -> Result<()> {
 /// Runs these families, and adds them to what ran before.
 pub fn run_after(before: Total, families: &[Family], request: &Request) -> Result<()> {
     let Total { mut count, families: mut done } = before;
+    if families.contains(&Family::Cluster) && families.len() > 1 {
+        go_tools::build_ahead(cluster::tools())?;
+    }
     for &family in families {
         eprintln!("== {}", family.title());
         let start = Instant::now();

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use super::Request;
 use super::binaries::{self, Selection, Where};
 use super::count::Count;
-use knit_testcluster::conformance::{self, State};
+use knit_testcluster::conformance::{self, SpecSelection, State};
 use knit_testcluster::go_tools::{self, Tool};
 use knit_testcluster::leftovers::HostSnapshot;
 use knit_testcluster::{Cluster, Network, Options, Profile};
@@ -18,13 +18,18 @@ const NAME: &str = "ci";
 /// The build of the tests already has these binaries; a release takes many minutes.
 const PROFILE: Profile = Profile::Dev;
 
-/// Upstream specs that are run on Knit, one for each thing that a network has to do; all of them take about six minutes.
-const SAMPLE: [&str; 12] = [
+/// Upstream specs that are run on Knit, one for each thing that a network has to do; all of them take about seven
+/// minutes.
+const SAMPLE: [&str; 16] = [
     r"API Server should have Endpoints and EndpointSlices pointing to API Server",
     r"DNS should provide DNS for services",
     r"DNS should provide DNS for pods for Hostname",
     r"EndpointSlice should create Endpoints and EndpointSlices for Pods matching a Service",
     r"HostPort validates that there is no conflict between pods with same hostPort",
+    r"NetworkPolicy between server and client should allow egress access on one named port",
+    r"NetworkPolicy between server and client should enforce policy based on PodSelector and NamespaceSelector",
+    r"NetworkPolicy between server and client should enforce policy based on Ports",
+    r"NetworkPolicy between server and client should stop enforcing policies after they are deleted",
     r"Networking Granular Checks: Pods should function for intra-pod communication: http",
     r"Networking Granular Checks: Pods should function for intra-pod communication: udp",
     r"Networking Granular Checks: Pods should function for node-pod communication: http",
@@ -33,6 +38,11 @@ const SAMPLE: [&str; 12] = [
     r"Services should be able to create a functioning NodePort service",
     r"Services should have session affinity work for service with type clusterIP",
 ];
+
+/// The programs of the clusters, and those that the tests use.
+pub fn tools() -> impl Iterator<Item = Tool> {
+    knit_testcluster::TOOLS.into_iter().chain([Tool::Helm, Tool::E2eTest])
+}
 
 /// Runs the family. With a filter only the test programs' own tests are chosen by it.
 pub fn run(request: &Request) -> Result<Count> {
@@ -120,9 +130,10 @@ fn on(cluster: &Cluster, request: &Request) -> Result<Count> {
 
 /// Each spec counts as a test of its own; one that did not run has failed.
 fn sample(cluster: &Cluster) -> Result<Count> {
-    let focus = SAMPLE.map(|spec| format!(r"{spec}.*\[Conformance\]")).join("|");
+    let focus = SAMPLE.map(|spec| format!(r"{spec}.*\[(Conformance|Feature:NetworkPolicy)\]")).join("|");
+    let specs = SpecSelection { focus, skip: None };
     let folder = conformance::default_folder();
-    let results = conformance::conformance(cluster, &focus, &folder).context("upstream specs")?;
+    let results = conformance::conformance(cluster, &specs, &folder).context("upstream specs")?;
     let mut count = Count::default();
     for spec in &results.specs {
         let outcome = match spec.state {
