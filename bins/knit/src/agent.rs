@@ -111,6 +111,9 @@ pub struct Flags {
     /// Drop packets from pods with spoofed source addresses [default: only with `--profile primary`]
     #[arg(long, env = "KNIT_CLUSTER_ANTI_SPOOFING", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     cluster_anti_spoofing: Option<bool>,
+    /// Enforce NetworkPolicies, with `--profile primary` [default: true]
+    #[arg(long, env = "KNIT_CLUSTER_NETWORK_POLICY", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    cluster_network_policy: Option<bool>,
     /// Data path between pods on this node [default: auto]
     #[arg(long, env = "KNIT_CLUSTER_DATA_PATH", value_enum)]
     cluster_data_path: Option<DataPathArg>,
@@ -278,6 +281,7 @@ impl Flags {
         if self.cluster_anti_spoofing.is_some() {
             config.cluster_network.anti_spoofing = self.cluster_anti_spoofing;
         }
+        set(&mut config.cluster_network.network_policy, &self.cluster_network_policy);
         if let Some(data_path) = self.cluster_data_path {
             config.cluster_network.data_path = match data_path {
                 DataPathArg::Auto => DataPath::Auto,

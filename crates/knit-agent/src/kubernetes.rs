@@ -52,6 +52,7 @@ mod objects;
 mod overlay;
 mod pod_events;
 mod pods;
+mod policies;
 mod published_key;
 mod quotas;
 mod readiness_gates;
@@ -165,6 +166,9 @@ pub async fn start_with(config: &Config, handle: &Handle, sandboxes: SandboxSour
         tokio::spawn(nodes::run(context.clone(), config.cluster_network.clone()));
         tokio::spawn(namespaces::run(context.clone()));
         tokio::spawn(remote_pods::run(context.clone()));
+        if config.cluster_network.network_policy {
+            tokio::spawn(policies::run(context.clone()));
+        }
     }
     tokio::spawn(service_ranges::run(context.clone()));
     tokio::spawn(overlay::run(context.clone(), config.profile, config.cluster_network.clone()));

@@ -30,6 +30,7 @@ use crate::plugin_chain::{ChainKey, ChainedInterface, CniCommand, PluginChain};
 use crate::pod_annotations::{DefinitionEvent, NetworksRequest, TranslatedNetworks};
 use crate::pod_start::PodStart;
 use crate::pods::PodEvent;
+use crate::policies::PolicyEvent;
 use crate::quota::{ClaimRequest, QuotaEvent};
 use crate::sockets::{ListenerResult, SocketListener};
 use crate::state::{BridgeKey, NewLease, ObjectKey, OriginalValueKey, Settings, StoredObject, UnitState};
@@ -109,6 +110,8 @@ pub enum Event {
     Namespaces(NamespaceEvent),
     /// A change of the cluster's nodes, or of how they are reached.
     Nodes(NodeEvent),
+    /// A change of network policies, or of what they refer to.
+    Policies(PolicyEvent),
     /// The complete set of addresses that pods of a namespace have on other nodes.
     RemotePods {
         /// The namespace.

@@ -28,6 +28,7 @@ pub mod plugin_chain;
 pub mod pod_annotations;
 pub mod pod_start;
 pub mod pods;
+pub mod policies;
 pub mod pools;
 pub mod quota;
 pub mod recording;

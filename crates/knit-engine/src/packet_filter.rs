@@ -9,6 +9,7 @@ pub(crate) mod elements;
 mod host;
 mod ports;
 mod rerouted;
+mod sources;
 pub(crate) mod tables;
 
 use std::collections::BTreeSet;
@@ -16,24 +17,27 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use knit_model::filter::{ElementKey, Filter, FilterItem, FilterStep, TableFamily};
+use knit_model::filter::{ElementKey, Filter, FilterItem, FilterSet, FilterStep, TableFamily};
 use knit_model::plan::{ItemKey, PlannedStep};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::{Dialect, Provenance};
 use knit_model::report::InterfaceReport;
 use knit_model::route::GatewayRoute;
 use knit_model::{IfName, Mac, Plan, SandboxId, Scope, Step};
+use knit_policy::is_peer_set;
 use serde::{Deserialize, Serialize};
 
 use self::elements::Element;
 use self::host::{HostFilter, has_guarded_bridges, no_masquerade_ranges};
 use self::ports::{fast_path, fast_path_ports, guarded_ports, has_other_fast_path};
 use self::rerouted::rerouted;
+use self::sources::{requeue_in_ranges, requeue_neighbours, requeue_ports_with_gateway};
 use self::tables::Features;
 use crate::call::{ATTACHMENT_KIND, Attachment, PortMapping};
 use crate::cluster::{self};
 use crate::egress::EgressPaths;
 use crate::event::{Effect, ObserveRequest, Record, Unit};
+use crate::policies;
 use crate::pools;
 use crate::resolve::Resolved;
 use crate::state::{ObjectKey, State, UnitState};
@@ -61,8 +65,10 @@ pub struct GuardedPort {
     pub link: IfName,
     /// The MAC addresses that the pod may use.
     pub macs: BTreeSet<Mac>,
-    /// The IP addresses that the pod may use. Without any, only the MAC address is checked.
+    /// The IP addresses that the pod may use.
     pub addresses: BTreeSet<IpAddr>,
+    /// Whether only the MAC address is checked: the pod has no address here, or is a router.
+    pub only_macs: bool,
     /// Whether it may send DHCP server messages and router advertisements: its bridge belongs to the pod's namespace.
     pub may_serve: bool,
     /// Whether the eBPF fast path may bypass the bridge for this port: it is one end of a veth pair on the cluster bridge
@@ -154,6 +160,11 @@ pub(crate) fn on_peers_change(state: &mut State) {
 
 /// Addresses of nodes with overlay tunnels changed.
 pub(crate) fn on_underlay_change(state: &mut State) {
+    update(state);
+}
+
+/// The rules of network policies changed.
+pub(crate) fn on_policy_change(state: &mut State) {
     update(state);
 }
 
@@ -306,8 +317,8 @@ pub(crate) fn resolve(state: &mut State) -> Resolved {
     for (key, table) in &tables {
         let item = ItemKey::Filter(FilterItem::Table(key.clone()));
         resolved.add_origin(&Scope::Host, item, &origin);
-        let ranges = table.sets.iter().filter(|(_, set)| set.intervals);
-        resolved.observe.filter_sets.extend(ranges.map(|(name, _)| (key.clone(), name.clone())));
+        let shared = table.sets.iter().filter(|(name, set)| is_shared_set(name, set));
+        resolved.observe.filter_sets.extend(shared.map(|(name, _)| (key.clone(), name.clone())));
     }
     resolved.desired.state.scope(&Scope::Host).filter.tables = tables;
     add(&mut resolved, had, desired.elements(), &origin);
@@ -331,6 +342,7 @@ pub(crate) fn resolve(state: &mut State) -> Resolved {
 /// Adds the elements of all units to a change of the tables if these are missing, or if another program changed them: they
 /// are restored in the same transaction. Elements of changes in flight are left alone.
 pub(crate) fn restore_elements(state: &State, resolved: &mut Resolved, observed: &mut Filter) {
+    policies::hold(state, resolved, observed);
     let filter = &mut resolved.desired.state.scope(&Scope::Host).filter;
     let compares_all = resolved.observe.filter_with_elements;
     let is_restored = |key: &ElementKey| {
@@ -351,6 +363,12 @@ pub(crate) fn restore_elements(state: &State, resolved: &mut Resolved, observed:
         };
         observed.elements.retain(|key, _| is_known(key));
     }
+}
+
+/// Whether the elements of a set belong to [`Unit::PacketFilter`] as a whole. They are as many as the nodes or the pods of the
+/// cluster, so they are observed together and not recorded one by one.
+pub fn is_shared_set(name: &str, set: &FilterSet) -> bool {
+    set.intervals || is_peer_set(name)
 }
 
 /// Adds elements to a unit. Those that it had are observed, too. Sets that are observed as a whole need no record of their
@@ -390,33 +408,51 @@ fn derived(field: String) -> Provenance {
 pub(crate) fn add_sandbox(state: &State, id: &SandboxId, resolved: &mut Resolved) {
     let unit = Unit::Sandbox(id.clone());
     let had = state.units.get(&unit);
-    let interfaces = std::mem::take(&mut resolved.unit_state.interfaces);
     let desired = &state.packet_filter.desired;
-    let mut all: Vec<Element> = guarded_ports(state, id, &resolved.unit_state.used_bridges, &interfaces)
-        .iter()
-        .flat_map(elements::of_port)
-        .collect();
-    let forwards = host_ports(state, id, &interfaces);
+    let (ports, warnings) = guarded_ports(state, id, resolved);
+    let mut all: Vec<Element> = ports.iter().flat_map(elements::of_port).collect();
+    let interfaces = &resolved.unit_state.interfaces;
+    let forwards = host_ports(state, id, interfaces);
     all.extend(elements::of_host_ports(&forwards, desired.features.bridge.is_some()));
     let namespace = state.sandboxes.get(id).map(|sandbox| sandbox.namespace.as_str()).unwrap_or_default();
     let paths = desired.egress_paths.get(namespace);
     let masquerade = state.namespace_options(id).masquerade.filter(|_| desired.features.masquerade);
-    for address in cluster_addresses(state, &interfaces) {
+    let addresses = cluster_addresses(state, interfaces);
+    // On one node pods reach each other's link-local addresses, too.
+    let link_local = cluster_macs(state, interfaces).map(|mac| IpAddr::V6(elements::link_local(mac)));
+    let with_link_local: Vec<IpAddr> = addresses.iter().copied().chain(link_local).collect();
+    all.extend(policies::elements_of(state, id, &with_link_local, had));
+    for address in addresses {
         let in_range = desired.pod_ranges.iter().any(|range| range.contains(&address));
         let option = masquerade.filter(|is_masqueraded| *is_masqueraded != in_range);
         all.extend(option.map(|is_masqueraded| elements::of_masquerade_option(address, is_masqueraded)));
         let path = paths.and_then(|paths| paths.get(&address.is_ipv6()));
         all.extend(path.into_iter().flat_map(|path| elements::of_egress(address, path)));
     }
-    resolved.unit_state.interfaces = interfaces;
+    resolved.unit_state.warnings.extend(warnings);
     let origin = derived(format!("packet filter of {}", resolved.title));
     add(resolved, had, all, &origin);
 }
 
-/// A change of a unit has ended successfully: the fast path and connections follow.
+/// A change in flight was given up: other pods may get the addresses that it was to use.
+pub(crate) fn on_change_dropped(state: &mut State, unit: &Unit, dropped: &UnitState) {
+    let had = state.units.get(unit).cloned().unwrap_or_default();
+    requeue_neighbours(state, unit, dropped, &had);
+}
+
+/// Ranges became those of nodes, Services, or routes of the host.
+pub(crate) fn on_reserved_ranges(state: &mut State, ranges: &[IpNet]) {
+    requeue_in_ranges(state, ranges);
+}
+
+/// A change of a unit has ended successfully: the fast path, connections and the ports of other pods follow.
 pub(crate) fn on_change_end(state: &mut State, unit: &Unit, old: &UnitState, effects: &mut Effects) {
-    let empty = UnitState::default();
-    let new = state.units.get(unit).unwrap_or(&empty);
+    let new = state.units.get(unit).cloned().unwrap_or_default();
+    match unit {
+        Unit::Sandbox(_) => requeue_neighbours(state, unit, old, &new),
+        Unit::Bridge(key) => requeue_ports_with_gateway(state, key, old),
+        Unit::NodeRoutes | Unit::PacketFilter => {}
+    }
     let mut pods = rerouted(&old.filter, &new.filter);
     match unit {
         // Connections of pods that are gone end by themselves.
@@ -448,17 +484,25 @@ pub(crate) fn on_change_end(state: &mut State, unit: &Unit, old: &UnitState, eff
             effects.list.push(Effect::UpdateFastPath(FastPathChange::All(fast_path(state))));
         }
         Unit::Sandbox(_) => {
-            let (before, now) = (fast_path_ports(state, old), fast_path_ports(state, new));
+            let policies_changed = policies::restricts(old) || policies::restricts(&new);
+            let (before, now) = (fast_path_ports(state, old), fast_path_ports(state, &new));
             let added: Vec<GuardedPort> = now.iter().filter(|port| !before.contains(port)).cloned().collect();
             // Deleted ports need no update, only the last one: the program is unloaded then.
-            let is_demoted = before.iter().any(|port| {
-                new.host_links.contains(&port.link) && !now.iter().any(|other| other.link == port.link)
-            });
+            let keeps = |port: &GuardedPort, now: &GuardedPort| {
+                now.link == port.link && now.addresses.is_superset(&port.addresses)
+            };
+            let is_demoted = before
+                .iter()
+                .any(|port| new.host_links.contains(&port.link) && !now.iter().any(|now| keeps(port, now)));
             let is_first_or_last = before.is_empty() != now.is_empty() && !has_other_fast_path(state, unit);
             if is_demoted || is_first_or_last {
                 effects.list.push(Effect::UpdateFastPath(FastPathChange::All(fast_path(state))));
             } else if !added.is_empty() {
                 effects.list.push(Effect::UpdateFastPath(FastPathChange::Add(added)));
+            }
+            if policies_changed {
+                // A chain that no pod uses any more is removed.
+                update(state);
             }
         }
         Unit::Bridge(_) | Unit::NodeRoutes => {}
@@ -498,9 +542,22 @@ fn changes_filter(plan: &Plan) -> bool {
 
 /// The sandbox's addresses on the cluster network.
 fn cluster_addresses(state: &State, interfaces: &[(ObjectKey, InterfaceReport)]) -> Vec<IpAddr> {
-    let Some(cluster) = state.cluster() else { return Vec::new() };
-    let on_it = interfaces.iter().filter(|(_, report)| report.master.as_ref() == Some(cluster.bridge));
-    on_it.flat_map(|(_, report)| &report.addresses).map(IpNet::addr).collect()
+    let on_it = on_cluster_network(state, interfaces);
+    on_it.flat_map(|report| &report.addresses).map(IpNet::addr).collect()
+}
+
+/// The sandbox's MAC addresses on the cluster network.
+fn cluster_macs(state: &State, interfaces: &[(ObjectKey, InterfaceReport)]) -> impl Iterator<Item = Mac> {
+    on_cluster_network(state, interfaces).filter_map(|report| report.mac)
+}
+
+fn on_cluster_network<'a>(
+    state: &State,
+    interfaces: &'a [(ObjectKey, InterfaceReport)],
+) -> impl Iterator<Item = &'a InterfaceReport> {
+    let bridge = state.cluster().map(|cluster| cluster.bridge.clone());
+    let reports = interfaces.iter().map(|(_, report)| report);
+    reports.filter(move |report| bridge.is_some() && report.master == bridge)
 }
 
 fn host_ports(

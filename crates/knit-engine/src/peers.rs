@@ -71,6 +71,7 @@ fn record(state: &mut State, applied: Vec<PeerNode>, removed: Vec<String>, effec
     // A tenant's bridge loses a range that a node has now, and may get one that no node has any more.
     let affected = resolve::bridges_with_ranges(state, &new_ranges);
     state.dirty.extend(affected);
+    packet_filter::on_reserved_ranges(state, &new_ranges);
     if state.cluster().is_some_and(|cluster| cluster.node_routes.is_some()) {
         state.dirty.insert(Unit::NodeRoutes);
         packet_filter::on_peers_change(state);

@@ -27,9 +27,12 @@ use knit_model::plan::{Desired, ItemKey};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Provenance;
 use knit_model::quota::ResourceCounts;
-use knit_model::{IfName, Mac, Scope};
+use knit_model::{IfName, Mac, Sandbox, Scope};
 
-pub(crate) use bridge::{bridge, bridges_with_ranges, is_draining, is_needed, name_of as bridge_name};
+pub(crate) use bridge::{
+    bridge, bridges_with_ranges, is_draining, is_needed, macs_of as bridge_macs, name_of as bridge_name,
+    overlap_with_others,
+};
 pub(crate) use bridge_ports::{can_disable_vlan_filter, needs_vlan_filter};
 pub(crate) use interface::{bridges_of, sandbox};
 pub(crate) use keys::fill as fill_keys;
@@ -101,6 +104,15 @@ impl Resolved {
     ) {
         self.problems.push((object.clone(), Problem::new(field.into(), reason, message.into())));
     }
+}
+
+/// The MAC address of an interface whose object requests none.
+pub(crate) fn default_mac(sandbox: &Sandbox, interface: &IfName) -> Mac {
+    Mac::derived(&mac_seed(sandbox, interface))
+}
+
+fn mac_seed(sandbox: &Sandbox, interface: &IfName) -> String {
+    format!("{}/{}/{interface}", sandbox.namespace, sandbox.pod)
 }
 
 /// Sets every attribute of Knit's links explicitly, so that an attribute removed from an object returns to its

@@ -31,6 +31,7 @@ use crate::pending_calls::PendingCalls;
 use crate::pod_annotations::PodNetworks;
 use crate::pod_start::AttachedBeforeStart;
 use crate::pods::PodIndex;
+use crate::policies::PolicyState;
 use crate::quota::SharedQuotas;
 use crate::sockets::Sockets;
 use crate::step::last_applied::LastApplied;
@@ -114,6 +115,9 @@ pub struct Settings {
     /// Destinations of the host's own routes, which no tenant network may overlap.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routed: Vec<IpNet>,
+    /// Whether packets between ports of a bridge cannot pass the packet filter (`br_netfilter` is not loaded).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lacks_bridge_filter: bool,
 }
 
 /// The complete state of one node.
@@ -210,6 +214,9 @@ pub struct State {
     /// The packet filter that the host was asked to apply.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) packet_filter: PacketFilterState,
+    /// Network policies. Not persistent: the API server has them, and the kernel what follows from them.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) policies: PolicyState,
     /// Sockets offered to pods.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) sockets: Sockets,

@@ -160,7 +160,7 @@ impl State {
             items,
             bridges,
             problems,
-            warnings: warnings.chain(self.spoofing_warnings(key)).collect(),
+            warnings: warnings.chain(self.spoofing_warnings(key)).chain(self.policy_warning(key)).collect(),
         }
     }
 }

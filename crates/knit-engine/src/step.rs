@@ -48,6 +48,7 @@ use crate::pending_calls;
 use crate::pod_annotations;
 use crate::pod_start;
 use crate::pods;
+use crate::policies;
 use crate::pools;
 use crate::resolve::{self, Resolved};
 use crate::sockets;
@@ -136,6 +137,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
                 effects.record(state, Record::ServiceRanges(ranges.clone()));
                 let affected = resolve::bridges_with_ranges(state, &ranges);
                 state.dirty.extend(affected);
+                packet_filter::on_reserved_ranges(state, &ranges);
             }
         }
         Event::SettingsChanged(settings) => {
@@ -144,9 +146,11 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
             state.settings = settings;
             let affected = resolve::bridges_with_ranges(state, &ranges);
             state.dirty.extend(affected);
+            packet_filter::on_reserved_ranges(state, &ranges);
         }
         Event::TunnelEndpoints(config) => overlay::on_tunnel_endpoints(state, config, &mut effects),
         Event::Namespaces(event) => namespaces::handle(state, event, &mut effects),
+        Event::Policies(event) => policies::handle(state, event),
         Event::RemotePods { namespace, addresses } => {
             egress::on_remote_pods(state, &namespace, &addresses, &mut effects);
         }
@@ -197,6 +201,7 @@ impl Effects {
         state.record(&record);
         state.extensions.mark_stale(&record);
         packet_filter::on_record(state, &record);
+        policies::on_record(state, &record);
         let namespace = match &record {
             Record::SandboxUpdated(sandbox) => Some(sandbox.namespace.clone()),
             _ => None,
@@ -406,6 +411,9 @@ fn on_applied(state: &mut State, applied: PlanResult, now: Time, effects: &mut E
     let Some(mut change) = state.in_flight.remove(&unit) else { return };
     release_claims(state, &unit, &change);
     state.last_applied.remove(&unit);
+    if result.is_err() {
+        packet_filter::on_change_dropped(state, &unit, &change.resolved.unit_state);
+    }
     match result {
         Ok(()) => {
             if matches!(&unit, Unit::Bridge(key) if state.cluster().is_some_and(|one| one.bridge_key() == *key))

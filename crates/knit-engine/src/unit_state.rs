@@ -1,15 +1,16 @@
-//! The applied state of each unit, the owner of each host link, and the users of each bridge.
+//! The applied state of each unit, the owner of each host link, and the users of each bridge, MAC and IP address.
 //!
-//! No two units own the same host link. Indexes by link name and bridge avoid scans over all units; only this module
+//! No two units own the same host link. Indexes by link name, bridge and address avoid scans over all units; only this module
 //! changes them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::ops::Deref;
 
 use knit_model::filter::{ElementData, ElementKey};
 use knit_model::report::{BridgeReport, InterfaceReport, ItemReport};
 use knit_model::state::AddressKey;
-use knit_model::{IfName, PublicKey, Rule};
+use knit_model::{IfName, Mac, PublicKey, Rule};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::event::Unit;
@@ -57,7 +58,27 @@ pub struct UnitState {
     pub warnings: Vec<(ObjectKey, String)>,
 }
 
+/// A source address of packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Source {
+    /// A MAC address.
+    Mac(Mac),
+    /// An IP address.
+    Address(IpAddr),
+}
+
+/// The source addresses of an interface.
+pub(crate) fn sources(interface: &InterfaceReport) -> impl Iterator<Item = Source> {
+    let addresses = interface.addresses.iter().map(|address| Source::Address(address.addr()));
+    interface.mac.map(Source::Mac).into_iter().chain(addresses)
+}
+
 impl UnitState {
+    /// The source addresses of its interfaces.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = Source> {
+        self.interfaces.iter().flat_map(|(_, interface)| sources(interface))
+    }
+
     /// The objects that requested interfaces or items.
     pub(crate) fn requesters(&self) -> impl Iterator<Item = &ObjectKey> {
         let interfaces = self.interfaces.iter().map(|(object, _)| object);
@@ -71,6 +92,7 @@ pub struct UnitStates {
     units: BTreeMap<Unit, UnitState>,
     host_links: BTreeMap<IfName, Unit>,
     bridge_users: BTreeMap<BridgeKey, BTreeSet<Unit>>,
+    source_users: BTreeMap<Source, BTreeSet<Unit>>,
 }
 
 impl UnitStates {
@@ -83,12 +105,23 @@ impl UnitStates {
         for bridge in &states.used_bridges {
             self.bridge_users.entry(bridge.clone()).or_default().insert(unit.clone());
         }
+        for source in states.sources() {
+            self.source_users.entry(source).or_default().insert(unit.clone());
+        }
         self.units.insert(unit, states);
     }
 
     /// Removes a unit.
     pub(crate) fn remove(&mut self, unit: &Unit) {
         let Some(states) = self.units.remove(unit) else { return };
+        for source in states.sources() {
+            if let Some(users) = self.source_users.get_mut(&source) {
+                users.remove(unit);
+                if users.is_empty() {
+                    self.source_users.remove(&source);
+                }
+            }
+        }
         for name in states.host_links {
             if self.host_links.get(&name) == Some(unit) {
                 self.host_links.remove(&name);
@@ -107,6 +140,11 @@ impl UnitStates {
     /// The units with a port of this bridge.
     pub fn users_of(&self, bridge: &BridgeKey) -> impl Iterator<Item = &Unit> {
         self.bridge_users.get(bridge).into_iter().flatten()
+    }
+
+    /// The units with an interface that has this address, on any bridge.
+    pub(crate) fn users_of_source(&self, source: Source) -> impl Iterator<Item = &Unit> {
+        self.source_users.get(&source).into_iter().flatten()
     }
 
     /// The unit that owns this host link.

@@ -64,7 +64,8 @@ pub struct ClusterFacts {
     pub controller_manager_pods: ApiAnswer,
     /// The pods of kube-proxy that no DaemonSet creates.
     pub kube_proxy_pods: ApiAnswer,
-    pub network_policies: ApiAnswer,
+    /// The objects of each kind of policy that a CustomResourceDefinition defines, by the definition's name.
+    pub custom_policies: Vec<(String, ApiAnswer)>,
     /// The IP pools of Calico.
     pub calico_pools: ApiAnswer,
     /// The ClusterRanges object of the admission policies.
@@ -106,6 +107,11 @@ pub async fn collect(server: &ApiServer) -> Result<ClusterFacts> {
         let path = format!("/apis/{}/{}", kind.api_version(), kind.plural);
         objects.push((kind.plural.clone(), api.get(&path).await?));
     }
+    let definitions = api.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").await?;
+    let mut custom_policies = Vec::new();
+    for (name, path) in definitions.items().filter_map(policies_path) {
+        custom_policies.push((name, api.get(&path).await?));
+    }
     let mut permissions = Vec::new();
     for (group, resource, namespaced) in INSTALLED_RESOURCES {
         permissions.push(api.may_create(group, resource, namespaced).await?);
@@ -115,7 +121,7 @@ pub async fn collect(server: &ApiServer) -> Result<ClusterFacts> {
         "/api/v1/namespaces/kube-system/pods?labelSelector=component%3Dkube-controller-manager";
     Ok(ClusterFacts {
         nodes: api.get("/api/v1/nodes").await?,
-        definitions: api.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").await?,
+        definitions,
         namespace: api.get(&format!("/api/v1/namespaces/{NAMESPACE}")).await?,
         daemonsets: api.get("/apis/apps/v1/daemonsets").await?,
         service_cidrs: api.get("/apis/networking.k8s.io/v1/servicecidrs").await?,
@@ -123,7 +129,7 @@ pub async fn collect(server: &ApiServer) -> Result<ClusterFacts> {
         kubeadm: api.get("/api/v1/namespaces/kube-system/configmaps/kubeadm-config").await?,
         controller_manager_pods: api.get(controller_manager_pods).await?,
         kube_proxy_pods: api.get("/api/v1/pods?labelSelector=component%3Dkube-proxy").await?,
-        network_policies: api.get("/apis/networking.k8s.io/v1/networkpolicies").await?,
+        custom_policies,
         calico_pools: api.get("/apis/crd.projectcalico.org/v1/ippools").await?,
         cluster_ranges: api.get(&format!("{group}/clusterranges/cluster")).await?,
         policies: api.get("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies").await?,
@@ -132,6 +138,15 @@ pub async fn collect(server: &ApiServer) -> Result<ClusterFacts> {
         objects,
         permissions,
     })
+}
+
+/// The name and the path of the list of a kind of network policy: of admins, of several networks, of other network plugins.
+fn policies_path(definition: &Value) -> Option<(String, String)> {
+    let (name, spec) = (definition["metadata"]["name"].as_str()?, &definition["spec"]);
+    let plural = spec["names"]["plural"].as_str().filter(|plural| plural.contains("networkpolic"))?;
+    let group = spec["group"].as_str()?;
+    let served = spec["versions"].as_array()?.iter().find(|version| version["served"] == true)?;
+    Some((name.to_owned(), format!("/apis/{group}/{}/{plural}", served["name"].as_str()?)))
 }
 
 struct Api(Client);
@@ -168,5 +183,30 @@ impl Api {
             Err(Error::Api(status)) => Ok(ApiAnswer::Denied(status.message.clone())),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_of_other_kinds_are_found_by_their_definitions() {
+        let definition = |plural: &str, group: &str| {
+            json!({
+                "metadata": {"name": format!("{plural}.{group}")},
+                "spec": {
+                    "group": group,
+                    "names": {"plural": plural},
+                    "versions": [{"name": "v1alpha1", "served": false}, {"name": "v1alpha2", "served": true}],
+                },
+            })
+        };
+        let found = policies_path(&definition("clusternetworkpolicies", "policy.networking.k8s.io"));
+        let path = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies";
+        let name = "clusternetworkpolicies.policy.networking.k8s.io";
+        assert_eq!(found, Some((name.to_owned(), path.to_owned())));
+        assert!(policies_path(&definition("multi-networkpolicies", "k8s.cni.cncf.io")).is_some());
+        assert_eq!(policies_path(&definition("bridges", "podnetwork.opdev.io")), None);
     }
 }

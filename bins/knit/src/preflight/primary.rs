@@ -1,11 +1,9 @@
 //! Checks of what Knit as the cluster network needs, and of what it does not implement.
 
-use std::collections::BTreeSet;
-
 use serde_json::Value;
 
 use super::Check;
-use super::Verdict::{Pass, Unknown, Warn};
+use super::Verdict::{Unknown, Warn};
 use super::cluster::{ApiAnswer, ClusterFacts};
 
 /// The name of the DaemonSet of kube-proxy.
@@ -13,28 +11,30 @@ const KUBE_PROXY: &str = "kube-proxy";
 
 /// The checks of the profile `primary`.
 pub fn checks(facts: &ClusterFacts) -> Vec<Check> {
-    vec![network_policies(&facts.network_policies), kube_proxy(&facts.daemonsets, &facts.kube_proxy_pods)]
+    vec![custom_policies(&facts.custom_policies), kube_proxy(&facts.daemonsets, &facts.kube_proxy_pods)]
 }
 
-/// Knit does not enforce NetworkPolicies.
-fn network_policies(policies: &ApiAnswer) -> Check {
+/// Knit enforces NetworkPolicies of Kubernetes, and no other kind of policy.
+fn custom_policies(policies: &[(String, ApiAnswer)]) -> Check {
     const NAME: &str = "network-policy";
-    const NOT_ENFORCED: &str = "Knit does not enforce NetworkPolicy yet: every pod can reach every other pod";
-    if let ApiAnswer::Denied(message) = policies {
-        let advice = format!("{NOT_ENFORCED}; the check requires permission to list NetworkPolicies");
-        return Check::new(NAME, Unknown, message.clone(), advice);
+    let in_use: Vec<String> = policies
+        .iter()
+        .map(|(name, answer)| (name, answer.items().count()))
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| format!("{count} {name}"))
+        .collect();
+    if !in_use.is_empty() {
+        let advice = "Knit enforces NetworkPolicies (networking.k8s.io) only: replace the others, or keep a network plugin that \
+                      enforces them and use the profile `beside`";
+        return Check::new(NAME, Warn, in_use.join(", "), advice);
     }
-    let namespaces: BTreeSet<&str> =
-        policies.items().filter_map(|policy| policy["metadata"]["namespace"].as_str()).collect();
-    match policies.items().count() {
-        0 => Check::new(NAME, Pass, "the cluster has no NetworkPolicies", NOT_ENFORCED),
-        count => {
-            let found = format!("{count} NetworkPolicies in {} namespaces", namespaces.len());
-            let advice = format!(
-                "{NOT_ENFORCED}; to enforce them, keep a network plugin that does and use the profile `beside`"
-            );
-            Check::new(NAME, Warn, found, advice)
-        }
+    let denied = policies.iter().find_map(|(_, answer)| match answer {
+        ApiAnswer::Denied(message) => Some(message.clone()),
+        _ => None,
+    });
+    match denied {
+        Some(message) => Check::new(NAME, Unknown, message, "requires permission to list these policies"),
+        None => Check::pass(NAME, "no policies of a kind that Knit does not enforce"),
     }
 }
 
@@ -78,16 +78,15 @@ mod tests {
     }
 
     #[test]
-    fn network_policies_warn_and_their_lack_is_stated_in_general() {
-        let policy = |namespace: &str| json!({"metadata": {"namespace": namespace, "name": "deny"}});
-        let none = network_policies(&list(json!([])));
-        assert_eq!(none.verdict, Verdict::Pass);
-        assert!(none.advice.unwrap().contains("does not enforce NetworkPolicy"));
-        let some = network_policies(&list(json!([policy("a"), policy("a"), policy("b")])));
-        assert_eq!((some.verdict, some.found.as_str()), (Warn, "3 NetworkPolicies in 2 namespaces"));
-        let denied = network_policies(&ApiAnswer::Denied("forbidden".to_owned()));
-        assert_eq!(denied.verdict, Unknown);
-        assert!(denied.advice.unwrap().contains("does not enforce NetworkPolicy"));
+    fn policies_that_would_not_be_enforced_warn() {
+        let kind = |answer: ApiAnswer| ("multi-networkpolicies.k8s.cni.cncf.io".to_owned(), answer);
+        let verdict = |all: &[(String, ApiAnswer)]| custom_policies(all).verdict;
+        assert_eq!(verdict(&[]), Verdict::Pass);
+        assert_eq!(verdict(&[kind(list(json!([])))]), Verdict::Pass);
+        let denied = || kind(ApiAnswer::Denied("forbidden".to_owned()));
+        assert_eq!(verdict(&[denied()]), Unknown);
+        let some = custom_policies(&[denied(), kind(list(json!([{}, {}])))]);
+        assert_eq!((some.verdict, some.found.as_str()), (Warn, "2 multi-networkpolicies.k8s.cni.cncf.io"));
     }
 
     #[test]

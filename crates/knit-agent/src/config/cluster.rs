@@ -31,6 +31,8 @@ pub struct ClusterNetworkConfig {
     /// Whether packets with spoofed source addresses are dropped. Default: only with the profile `primary`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub anti_spoofing: Option<bool>,
+    /// Whether NetworkPolicies are enforced, with the profile `primary`.
+    pub network_policy: bool,
     /// The transport to pods of other nodes, with the profile `primary`. Must be the same on all nodes.
     pub transport: Transport,
     /// The VXLAN between nodes. Must be the same on all nodes.
@@ -112,6 +114,7 @@ impl Default for ClusterNetworkConfig {
             masquerade: false,
             no_masquerade_ranges: Vec::new(),
             anti_spoofing: None,
+            network_policy: true,
             transport: Transport::default(),
             vxlan: VxlanConfig::default(),
             encryption: Encryption::default(),
@@ -157,6 +160,7 @@ impl ClusterNetworkConfig {
             encryption,
             pools: Vec::new(),
             anti_spoofing: self.anti_spoofing.unwrap_or(true),
+            network_policy: self.network_policy,
             local_node: None,
         }
     }
@@ -213,6 +217,7 @@ impl ClusterNetworkConfig {
             tunnel: None,
             encryption: None,
             anti_spoofing,
+            network_policy: false,
             ..self.node_routes("", Vec::new())
         };
         let routes = (routes != NodeRoutesIntent::default()).then_some(&routes);

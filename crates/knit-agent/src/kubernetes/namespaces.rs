@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Namespace;
 use knit_engine::Event;
 use knit_engine::namespaces::{NamespaceEvent, NamespaceOptions};
+use knit_engine::policies::PolicyEvent;
 use knit_kube::WatchUpdate;
 use knit_kube::kube::Api;
 use knit_kube::kube::runtime::watcher;
@@ -13,9 +14,27 @@ use super::{Context, informers};
 
 /// Watches all namespaces. While the API server is unavailable, the last known settings stay, also across a restart.
 pub(super) async fn run(context: Context) {
-    let submit = |seen: WatchUpdate<Namespace>| context.handle.submit(Event::Namespaces(event(seen)));
+    let submit = |seen: WatchUpdate<Namespace>| {
+        context.handle.submit(Event::Policies(labels(&seen)));
+        context.handle.submit(Event::Namespaces(event(seen)));
+    };
     let api: Api<Namespace> = Api::all(context.client.clone());
     informers::watch(&context.handle, "namespaces", api, watcher::Config::default(), submit).await;
+}
+
+/// The labels of namespaces, which policies select.
+fn labels(seen: &WatchUpdate<Namespace>) -> PolicyEvent {
+    let name = |one: &Namespace| one.metadata.name.clone().unwrap_or_default();
+    let labels = |one: &Namespace| one.metadata.labels.clone().unwrap_or_default();
+    match seen {
+        WatchUpdate::Listed(all) => {
+            PolicyEvent::NamespacesListed(all.iter().map(|one| (name(one), labels(one))).collect())
+        }
+        WatchUpdate::Applied(one) => {
+            PolicyEvent::NamespaceChanged { name: name(one), labels: Some(labels(one)) }
+        }
+        WatchUpdate::Deleted(one) => PolicyEvent::NamespaceChanged { name: name(one), labels: None },
+    }
 }
 
 fn event(seen: WatchUpdate<Namespace>) -> NamespaceEvent {

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
+use knit_engine::packet_filter::is_shared_set;
 use knit_engine::{Event, Settings, Unit};
 use knit_model::filter::ElementKey;
 use knit_model::plan::{Desired, diff};
@@ -105,11 +106,11 @@ impl Node {
         } else if !tables && is_free {
             stray.filter = host.filter;
         } else {
-            // Sets of ranges belong to the unit of the tables as a whole: it removes what is not desired.
+            // Some sets belong to the unit of the tables as a whole: it removes what is not desired.
             let tables = &host.filter.tables;
             let set = |key: &ElementKey| tables.get(&key.table).and_then(|table| table.sets.get(&key.set));
-            let is_of_ranges = |key: &ElementKey| set(key).is_some_and(|set| set.intervals);
-            let is_stray = |key: &ElementKey| !owned.contains(key) && !is_of_ranges(key);
+            let is_shared = |key: &ElementKey| set(key).is_some_and(|set| is_shared_set(&key.set, set));
+            let is_stray = |key: &ElementKey| !owned.contains(key) && !is_shared(key);
             stray.filter.elements.extend(host.filter.elements.into_iter().filter(|(key, _)| is_stray(key)));
         }
         Ok(diff(&Desired::default(), &NetState { scopes: [(Scope::Host, stray)].into() }))

@@ -202,7 +202,8 @@ pub(super) fn settings_of(host: &ScopeState) -> Settings {
     let routed = routed.filter(|to| !forbidden.contains(to) && !to.addr().is_multicast());
     let routed = IpNet::aggregate(&routed.collect::<Vec<_>>());
     let forbidden = forbidden.into_iter().map(|range| ("node's range".to_owned(), range)).collect();
-    Settings { forbidden, routed }
+    let lacks_bridge_filter = !Path::new("/proc/sys/net/bridge/bridge-nf-call-iptables").exists();
+    Settings { forbidden, routed, lacks_bridge_filter }
 }
 
 fn is_link_local(address: &IpNet) -> bool {

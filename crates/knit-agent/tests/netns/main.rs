@@ -2,10 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first unexpected value")]
 
 mod batch_deletion;
+mod chosen_addresses;
 mod egress_gateways;
 mod faults;
 mod namespace_settings;
 mod network_attachments;
+mod network_policy;
 mod node_routes;
 mod overlay;
 mod repair;

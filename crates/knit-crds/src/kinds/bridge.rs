@@ -144,6 +144,7 @@ impl ResourceKind for Bridge {
             default_pvid: spec.default_pvid.as_ref().and_then(|vlan| vlan.read("spec.defaultPvid", problems)),
             vlan_protocol: spec.vlan_protocol.map(VlanProtocol::model),
             multicast_snooping: spec.multicast_snooping,
+            ip_filter: None,
         };
         bridge.check("spec", problems);
         let ranges = spec.cidr.as_ref().map(|cidr| cidr.read("spec.cidr", problems)).unwrap_or_default();

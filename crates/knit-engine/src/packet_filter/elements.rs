@@ -1,6 +1,6 @@
 //! Elements of the tables' sets and maps: what each port, host port, tunnel and pod address adds.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
@@ -16,6 +16,7 @@ use super::tables::{
 use super::{GuardedPort, HostPortMapping};
 use crate::egress::EgressPath;
 use crate::overlay::OverlayTunnel;
+use crate::unit_state::Source;
 
 /// An element with its data.
 pub(super) type Element = (ElementKey, ElementData);
@@ -36,7 +37,7 @@ pub(super) fn of_port(port: &GuardedPort) -> Vec<Element> {
     }
     for mac in &port.macs {
         let key = || vec![KeyPart::from(&port.link), (*mac).into()];
-        if port.addresses.is_empty() {
+        if port.only_macs {
             all.push(on_bridges(L2_PORTS, key()));
             continue;
         }
@@ -50,13 +51,59 @@ pub(super) fn of_port(port: &GuardedPort) -> Vec<Element> {
     all
 }
 
+/// The port that the elements of a unit describe, if it is guarded.
+pub(super) fn port_of(filter: &BTreeMap<ElementKey, ElementData>, link: &IfName) -> Option<GuardedPort> {
+    if !filter.contains_key(&guarded_port(link)) {
+        return None;
+    }
+    let mut port = GuardedPort {
+        link: link.clone(),
+        macs: BTreeSet::new(),
+        addresses: BTreeSet::new(),
+        only_macs: false,
+        may_serve: false,
+        fast_path: false,
+    };
+    for source in sources_of(filter, link) {
+        match source {
+            Source::Mac(mac) => port.macs.insert(mac),
+            Source::Address(address) => port.addresses.insert(address),
+        };
+    }
+    let is_link_local = |address: &IpAddr| port.macs.iter().any(|mac| *address == link_local(*mac));
+    port.addresses.retain(|address| !is_link_local(address));
+    let is_l2 = |mac: &Mac| filter.contains_key(&on_bridges(L2_PORTS, vec![link.into(), (*mac).into()]).0);
+    port.only_macs = port.macs.iter().any(is_l2);
+    Some(port)
+}
+
+/// The source addresses that the elements of a unit allow on a port.
+pub(super) fn sources_of<'a>(
+    filter: &'a BTreeMap<ElementKey, ElementData>,
+    link: &'a IfName,
+) -> impl Iterator<Item = Source> + 'a {
+    let is_of_port = |key: &&ElementKey| {
+        let is_source = key.set == PORT_MACS || key.set == L2_PORTS || key.set.starts_with(PORT_ADDRESSES);
+        is_source && key.table.family == TableFamily::Bridge
+    };
+    filter.keys().filter(is_of_port).filter_map(move |key| match &key.key[..] {
+        [KeyPart::One(Value::Name(name)), .., KeyPart::One(Value::Mac(mac))] if name == link => {
+            Some(Source::Mac(*mac))
+        }
+        [KeyPart::One(Value::Name(name)), .., KeyPart::One(Value::Address(address))] if name == link => {
+            Some(Source::Address(*address))
+        }
+        _ => None,
+    })
+}
+
 /// The element that turns on anti-spoofing on a port.
 pub(super) fn guarded_port(link: &IfName) -> ElementKey {
     TableFamily::Bridge.table().element(GUARDED_PORTS, vec![link.into()])
 }
 
 /// The EUI-64 link-local address of an interface (RFC 4291, appendix A).
-fn link_local(mac: Mac) -> Ipv6Addr {
+pub(super) fn link_local(mac: Mac) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac.bytes();
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 0x02, b, c, 0xff, 0xfe, d, e, f])
 }
@@ -145,6 +192,7 @@ mod tests {
             link: "h1".parse().unwrap(),
             macs: ["02:00:5e:00:53:01".parse().unwrap()].into(),
             addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+            only_macs: addresses.is_empty(),
             may_serve: addresses.is_empty(),
             fast_path: true,
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use knit_model::IfName;
+use knit_model::filter::ElementData;
 use knit_model::intent::NodeRoutesIntent;
 use knit_model::route::GatewayRoute;
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,7 @@ use super::tables::{EgressNextHop, Features, NO_MASQUERADE, POD_RANGES, TUNNEL_P
 use crate::cluster::ClusterNetwork;
 use crate::egress::{EgressPath, EgressPaths};
 use crate::event::Unit;
+use crate::policies::CompiledPolicies;
 use crate::resolve;
 use crate::state::State;
 
@@ -38,15 +40,20 @@ pub(super) struct HostFilter {
     /// The addresses of other nodes with tunnels to this one. Sorted and aggregated.
     #[serde(default)]
     pub(super) tunnel_peers: Vec<IpNet>,
+    /// Network policies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) policies: Option<CompiledPolicies>,
 }
 
 impl HostFilter {
     pub(super) fn of(state: &State) -> Self {
+        let policies = state.compiled_policies(state.packet_filter.desired.policies.as_ref());
         let features = Features {
             guarded_ports: has_guarded_bridges(state),
             overlay: state.has_overlay_networks(),
             host_ports: !state.packet_filter.with_host_ports.is_empty(),
             tunnel_ports: tunnel_ports(state),
+            policies: policies.as_ref().map(|policies| Arc::clone(&policies.tables)),
             ..Features::default()
         };
         let tunnel_peers = if features.tunnel_ports.is_empty() { Vec::new() } else { tunnel_peers(state) };
@@ -78,6 +85,7 @@ impl HostFilter {
             fast_path_bridge: guarded.map(|_| cluster.bridge.clone()),
             node_routes: guarded.map(native).unwrap_or_default(),
             tunnel_peers,
+            policies,
         }
     }
 
@@ -91,6 +99,8 @@ impl HostFilter {
             all.extend(elements::of_ranges(NO_MASQUERADE, &self.no_masquerade_ranges));
         }
         all.extend(elements::of_ranges(TUNNEL_PEERS, &self.tunnel_peers));
+        let of_policies = self.policies.iter().flat_map(|policies| policies.elements.iter());
+        all.extend(of_policies.map(|key| (key.clone(), ElementData::Key)));
         let remote = self.remote_egress_paths.iter();
         all.extend(remote.flat_map(|(address, path)| elements::of_egress(*address, path)));
         all

@@ -3,16 +3,18 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ipnet::IpNet;
 use knit_model::intent::{IntentSpec, RoutingEntry};
-use knit_model::link::{LinkKind, Veth};
+use knit_model::link::{LinkKind, Master, Veth};
 use knit_model::report::InterfaceReport;
-use knit_model::{IfName, Mac, Sandbox, SandboxId};
+use knit_model::{IfName, NetState, Sandbox, SandboxId, Scope};
 
+use super::sources::PortSources;
 use super::{FastPath, GuardedPort, elements};
 use crate::event::Unit;
-use crate::resolve;
-use crate::state::{BridgeKey, ObjectKey, State, UnitState};
+use crate::policies;
+use crate::resolve::{self, Resolved};
+use crate::state::{ObjectKey, State, UnitState};
+use crate::unit_state::{Source, sources};
 
 /// Whether another unit has a port on the fast path.
 pub(super) fn has_other_fast_path(state: &State, unit: &Unit) -> bool {
@@ -30,43 +32,120 @@ pub(super) fn fast_path(state: &State) -> FastPath {
     }
 }
 
-/// The ports of a unit that may use the fast path. Only a port whose anti-spoofing is applied does.
+/// The ports of a unit that may use the fast path, with the addresses that its applied elements allow. Only a port whose
+/// anti-spoofing is applied does, and no port of a pod with policies.
 pub(super) fn fast_path_ports(state: &State, unit_state: &UnitState) -> Vec<GuardedPort> {
-    let is_applied = |port: &GuardedPort| unit_state.filter.contains_key(&elements::guarded_port(&port.link));
-    let ports = ports(state, &unit_state.interfaces).into_iter();
-    ports.filter(|port| port.fast_path && is_applied(port)).collect()
+    if policies::restricts(unit_state) {
+        return Vec::new();
+    }
+    let reports = unit_state.interfaces.iter().map(|(_, report)| report);
+    let links =
+        reports.filter(|report| may_skip_bridge(state, report)).filter_map(|report| report.peer.as_ref());
+    let ports = links.filter_map(|link| elements::port_of(&unit_state.filter, link));
+    ports.filter(|port| port.macs.len() == 1).map(|port| GuardedPort { fast_path: true, ..port }).collect()
 }
 
-/// The sandbox's guarded ports, unless an admin allows its namespace to spoof. On the bridges of its own namespace a pod may
-/// be a DHCP server; and a router forwards packets of others there, so only its MAC address is checked.
+/// Whether the host end of an interface is a port of the fast path's bridge, and the fast path would skip nothing of it.
+fn may_skip_bridge(state: &State, report: &InterfaceReport) -> bool {
+    let bridge = state.packet_filter.desired.fast_path_bridge.as_ref();
+    let misses_nothing = !report.limited && report.vlans.is_none();
+    bridge.is_some() && report.master.as_ref() == bridge && report.kind == Veth::NAME && misses_nothing
+}
+
+/// Whether the ports of a bridge have anti-spoofing.
+fn is_guarded(state: &State, bridge: &IfName) -> bool {
+    let is_cluster = state.cluster().is_some_and(|cluster| cluster.bridge == bridge);
+    !is_cluster || state.packet_filter.desired.fast_path_bridge.as_ref() == Some(bridge)
+}
+
+/// The sandbox's guarded ports, unless an admin allows its namespace to spoof, and warnings about addresses that they drop. On
+/// the bridges of its own namespace a pod may be a DHCP server; and a router forwards packets of others there, so only its MAC
+/// address is checked.
 pub(super) fn guarded_ports(
     state: &State,
     id: &SandboxId,
-    used_bridges: &BTreeSet<BridgeKey>,
-    interfaces: &[(ObjectKey, InterfaceReport)],
-) -> BTreeSet<GuardedPort> {
-    if state.namespace_options(id).allow_spoofing {
-        return BTreeSet::new();
-    }
-    let Some(sandbox) = state.sandboxes.get(id) else { return BTreeSet::new() };
+    resolved: &Resolved,
+) -> (BTreeSet<GuardedPort>, BTreeSet<(ObjectKey, String)>) {
+    let (mut ports, mut warnings) = (BTreeSet::new(), BTreeSet::new());
+    let guarded = state.sandboxes.get(id).filter(|_| !state.namespace_options(id).allow_spoofing);
+    let Some(sandbox) = guarded else { return (ports, warnings) };
+    let unit_state = &resolved.unit_state;
     let cluster = state.cluster().map(|cluster| cluster.bridge_key());
-    let own = used_bridges.iter().filter(|key| key.namespace == sandbox.namespace);
+    let own = unit_state.used_bridges.iter().filter(|key| key.namespace == sandbox.namespace);
     let own = own.filter(|key| cluster.as_ref() != Some(*key)).map(|key| resolve::bridge_name(state, key));
     let own: BTreeSet<IfName> = own.collect();
     let forwards = !own.is_empty() && is_router(state, sandbox);
-    let is_own = |port: &GuardedPort| {
-        let mut reports = interfaces.iter().map(|(_, report)| report);
-        let report = reports.find(|report| report.peer.as_ref() == Some(&port.link));
-        report.and_then(|report| report.master.as_ref()).is_some_and(|master| own.contains(master))
-    };
-    let permitted = |mut port: GuardedPort| {
-        port.may_serve = is_own(&port);
-        if port.may_serve && forwards {
-            port.addresses.clear();
+    for (_, report) in &unit_state.interfaces {
+        let (Some(link), Some(bridge)) = (&report.peer, &report.master) else { continue };
+        if !is_guarded(state, bridge) {
+            continue;
         }
-        port
+        let may_serve = own.contains(bridge);
+        let mut port = GuardedPort {
+            link: link.clone(),
+            macs: BTreeSet::new(),
+            addresses: BTreeSet::new(),
+            only_macs: true,
+            may_serve,
+            fast_path: false,
+        };
+        let stack = stack_on(&resolved.desired.state, &Scope::Sandbox(id.clone()), report, unit_state);
+        let allowed = PortSources { state, sandbox, bridge, port: report };
+        for (object, stacked) in unit_state.interfaces.iter().filter(|(_, one)| stack.contains(&one.name)) {
+            for source in sources(stacked) {
+                if matches!(source, Source::Address(_)) {
+                    if may_serve && forwards {
+                        continue;
+                    }
+                    port.only_macs = false;
+                }
+                if let Err(refusal) = allowed.check(stacked, source) {
+                    let (name, pod) = (&stacked.name, sandbox.title());
+                    let warning =
+                        format!("interface {name} of pod {pod}: {refusal}: packets from it are dropped");
+                    warnings.insert((object.clone(), warning));
+                    continue;
+                }
+                match source {
+                    Source::Mac(mac) => port.macs.insert(mac),
+                    Source::Address(address) => port.addresses.insert(address),
+                };
+            }
+        }
+        port.fast_path = may_skip_bridge(state, report) && port.macs.len() == 1;
+        ports.insert(port);
+    }
+    (ports, warnings)
+}
+
+/// The interfaces of a pod whose frames leave through a port: the port's own, and those stacked on it. The packets of a tunnel are
+/// encapsulated, with an address of the interface below.
+fn stack_on(
+    desired: &NetState,
+    scope: &Scope,
+    port: &InterfaceReport,
+    unit_state: &UnitState,
+) -> BTreeSet<IfName> {
+    let is_on = |upper: &IfName, lower: &IfName| {
+        let Some(link) = desired.link(scope, upper) else { return false };
+        let is_port = || {
+            let lower = desired.link(scope, lower).and_then(|lower| lower.attrs.master.as_ref());
+            link.kind.configures_ports() && lower.and_then(Master::name) == Some(upper)
+        };
+        let is_parent = link.parent_scope.is_none() && link.kind.parent() == Some(lower);
+        is_parent && link.kind.overhead() == 0 || is_port()
     };
-    ports(state, interfaces).into_iter().map(permitted).collect()
+    let mut stack = BTreeSet::from([port.name.clone()]);
+    loop {
+        let others = unit_state.interfaces.iter().map(|(_, one)| &one.name);
+        let above =
+            others.filter(|name| !stack.contains(*name) && stack.iter().any(|lower| is_on(name, lower)));
+        let above: Vec<IfName> = above.cloned().collect();
+        if above.is_empty() {
+            return stack;
+        }
+        stack.extend(above);
+    }
 }
 
 /// Whether an object enables forwarding in the pod.
@@ -90,31 +169,4 @@ pub(super) fn is_router(state: &State, sandbox: &Sandbox) -> bool {
         }
         _ => false,
     })
-}
-
-/// The bridge ports of interfaces. Interfaces without a host end are stacked on such a port or share it, so their addresses
-/// are allowed on each port.
-pub(super) fn ports(state: &State, interfaces: &[(ObjectKey, InterfaceReport)]) -> BTreeSet<GuardedPort> {
-    let cluster = state.cluster().map(|cluster| cluster.bridge);
-    let fast_path_bridge = state.packet_filter.desired.fast_path_bridge.as_ref();
-    let is_guarded = |bridge: &IfName| cluster != Some(bridge) || fast_path_bridge == Some(bridge);
-    let is_internal = |report: &&InterfaceReport| report.peer.is_none();
-    let internal: Vec<&InterfaceReport> =
-        interfaces.iter().map(|(_, report)| report).filter(is_internal).collect();
-    let ports = interfaces.iter().filter(|(_, report)| report.master.as_ref().is_some_and(is_guarded));
-    ports
-        .filter_map(|(_, report)| {
-            let own = || internal.iter().copied().chain([report]);
-            let macs: BTreeSet<Mac> = own().filter_map(|report| report.mac).collect();
-            let misses_nothing = !report.limited && report.vlans.is_none();
-            let on_fast_path = report.master.as_ref() == fast_path_bridge;
-            Some(GuardedPort {
-                link: report.peer.clone()?,
-                may_serve: false,
-                fast_path: on_fast_path && report.kind == Veth::NAME && macs.len() == 1 && misses_nothing,
-                macs,
-                addresses: own().flat_map(|report| &report.addresses).map(IpNet::addr).collect(),
-            })
-        })
-        .collect()
 }

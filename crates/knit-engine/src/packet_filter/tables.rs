@@ -1,11 +1,13 @@
 //! The structure of Knit's tables on the host. It follows from the features in use and never from pods, which are elements
 //! of its sets and maps.
 //!
-//! - `inet knit`: masquerading, SNAT of egress gateways, host ports (DNAT), and who may send to the tunnel ports.
+//! - `inet knit`: masquerading, SNAT of egress gateways, host ports (DNAT), who may send to the tunnel ports, and network
+//!   policies.
 //! - `bridge knit`: anti-spoofing on the ports of pods, and isolation of gateway addresses on overlay tunnels.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use knit_model::filter::field::{DataType, EtherType, Field, IpFamily};
@@ -14,6 +16,7 @@ use knit_model::filter::{
     BaseChain, ChainType, FilterChain, FilterSet, FilterTable, Hook, TableFamily, TableKey, multicast,
 };
 use knit_model::{IfName, kernel_ids};
+use knit_policy::PolicyTables;
 use serde::{Deserialize, Serialize};
 
 pub(super) const GUARDED_PORTS: &str = "guarded_ports";
@@ -74,6 +77,9 @@ pub(crate) struct Features {
     /// UDP ports of tunnels between nodes.
     #[serde(default)]
     pub(crate) tunnel_ports: BTreeSet<u16>,
+    /// Network policies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) policies: Option<Arc<PolicyTables>>,
 }
 
 /// Egress of local pods through another node.
@@ -90,7 +96,7 @@ impl Features {
     pub(crate) fn is_unused(&self) -> bool {
         let on_bridges = self.guarded_ports || self.overlay;
         let nat = self.masquerade || self.host_ports || self.egress.is_some();
-        !on_bridges && !nat && self.tunnel_ports.is_empty()
+        !on_bridges && !nat && self.tunnel_ports.is_empty() && self.policies.is_none()
     }
 }
 
@@ -123,6 +129,9 @@ fn inet(features: &Features) -> FilterTable {
     }
     if !features.tunnel_ports.is_empty() {
         tunnel_guard(&mut table, &features.tunnel_ports);
+    }
+    if let Some(policies) = &features.policies {
+        knit_policy::dispatch(&mut table, policies);
     }
     table
 }

@@ -11,7 +11,7 @@ use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Provenance;
 use knit_model::quota::ResourceCounts;
 use knit_model::report::BridgeReport;
-use knit_model::{Address, IfName, Route, Rule, Scope, kernel_ids, reserved_names};
+use knit_model::{Address, IfName, Mac, Route, Rule, Scope, kernel_ids, reserved_names};
 
 use super::{DEFAULT_MTU, Resolved, attachment, overlay_tunnel, with_defaults};
 use crate::call::{ATTACHMENT_KIND, Attachment};
@@ -63,6 +63,7 @@ pub(crate) fn bridge(state: &State, key: &BridgeKey) -> Resolved {
     let default_vlan = default_vlan(state, key, &requests);
     if let Kind::Bridge(bridge) = &mut link.kind {
         bridge.vlan_filtering = Some(default_vlan.is_some());
+        bridge.ip_filter = state.filters_bridged_packets(key).then_some(true);
     }
     link.kind = link.kind.with_defaults();
     let mut attrs = bridge_spec.map(|bridge_spec| bridge_spec.attrs.clone()).unwrap_or_default();
@@ -70,7 +71,7 @@ pub(crate) fn bridge(state: &State, key: &BridgeKey) -> Resolved {
     attrs.vlans = default_vlan.map(|default| port.vlans(default));
     resolved.observe.vlans = default_vlan.is_some();
     let mtu = state.overlay_mtu(key).unwrap_or(DEFAULT_MTU);
-    link.attrs = with_defaults(&link.kind, &attrs, Some(mtu), None, &format!("bridge/{key}"));
+    link.attrs = with_defaults(&link.kind, &attrs, Some(mtu), None, &mac_seed(key));
     for request in &requests {
         resolved.requesters.insert(request.object.clone());
         resolved.add_origin(&Scope::Host, ItemKey::Link(name.clone()), request.origin);
@@ -176,6 +177,20 @@ pub(crate) fn name_of(state: &State, key: &BridgeKey) -> IfName {
         return bridge.name.clone();
     }
     if state.is_name_taken(&key.name, &unit) { derived_name(key) } else { key.name.clone() }
+}
+
+/// The MAC addresses that a bridge may have: its own, and those that objects request for it.
+pub(crate) fn macs_of<'a>(state: &'a State, key: &'a BridgeKey) -> impl Iterator<Item = Mac> + 'a {
+    let intents = state.objects.of_namespace(&key.namespace).flat_map(|(_, stored)| &stored.intents);
+    let requested = intents.filter_map(|intent| match &intent.spec {
+        IntentSpec::Bridge(spec) if spec.name == key.name => spec.attrs.mac,
+        _ => None,
+    });
+    requested.chain([Mac::derived(&mac_seed(key))])
+}
+
+fn mac_seed(key: &BridgeKey) -> String {
+    format!("bridge/{key}")
 }
 
 fn derived_name(key: &BridgeKey) -> IfName {
@@ -326,22 +341,30 @@ fn add_address(name: &IfName, address: IpNet, origin: &Provenance, resolved: &mu
 /// Why a bridge must not have an address of this range. An address on a host link is local to the node, and its route may be
 /// more specific than those to other nodes: a tenant's range must not attract traffic of others.
 fn forbidden(state: &State, key: &BridgeKey, range: IpNet) -> Option<String> {
-    let mut others = knit_ipam::overlap::reserved_ranges();
-    let of_nodes = state.settings.forbidden.iter().map(|(name, range)| (name.as_str(), *range));
-    let cluster = state.cluster();
-    if cluster.is_some_and(|cluster| cluster.bridge_key() == *key) {
-        // The cluster network may take over the ranges of another one, and keeps what it has: pods use it.
-        let bridge =
-            state.units.get(&Unit::Bridge(key.clone())).and_then(|unit_state| unit_state.bridge.as_ref());
-        if bridge.is_none_or(|bridge| !bridge.addresses.iter().any(|address| range.contains(address))) {
-            others.extend(of_nodes);
-        }
-        return knit_ipam::overlap_message(range, &others);
+    if state.cluster().is_none_or(|cluster| cluster.bridge_key() != *key) {
+        return overlap_with_others(state, range);
     }
-    others.extend(of_nodes);
+    let mut others = knit_ipam::overlap::reserved_ranges();
+    // The cluster network may take over the ranges of another one, and keeps what it has: pods use it.
+    let bridge =
+        state.units.get(&Unit::Bridge(key.clone())).and_then(|unit_state| unit_state.bridge.as_ref());
+    if bridge.is_none_or(|bridge| !bridge.addresses.iter().any(|address| range.contains(address))) {
+        others.extend(ranges_of_node(state));
+    }
+    knit_ipam::overlap_message(range, &others)
+}
+
+/// The overlap of a range with one that no tenant may use: special purposes, nodes, Services, pods of the cluster network.
+pub(crate) fn overlap_with_others(state: &State, range: IpNet) -> Option<String> {
+    let mut others = knit_ipam::overlap::reserved_ranges();
+    others.extend(ranges_of_node(state));
     others.extend(state.service_ranges.iter().map(|range| ("range of Services", *range)));
     others.extend(state.settings.routed.iter().map(|range| ("route of this node to", *range)));
-    knit_ipam::overlap_message(range, &others).or_else(|| overlap_with_cluster(cluster?, range))
+    knit_ipam::overlap_message(range, &others).or_else(|| overlap_with_cluster(state.cluster()?, range))
+}
+
+fn ranges_of_node(state: &State) -> impl Iterator<Item = (&str, IpNet)> {
+    state.settings.forbidden.iter().map(|(name, range)| (name.as_str(), *range))
 }
 
 /// The overlap of a range with the cluster network: the pods and addresses of all nodes.

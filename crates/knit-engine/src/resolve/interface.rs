@@ -21,7 +21,8 @@ use super::attachment;
 use super::bridge::name_of;
 use super::keys::{self, shown};
 use super::{
-    DEFAULT_MTU, Resolved, host_devices, link_change, nesting, routing, virtual_machine, with_defaults,
+    DEFAULT_MTU, Resolved, host_devices, link_change, mac_seed, nesting, routing, virtual_machine,
+    with_defaults,
 };
 use crate::call::RangeRequest;
 use crate::event::Unit;
@@ -250,7 +251,7 @@ impl Builder<'_> {
         let mtu = mtu.or_else(|| self.state.overlay_mtu(&requested.bridge()?));
         // Otherwise the MTU is inherited from the parent, after the observation.
         let mtu = mtu.or_else(|| link.kind.parent().is_none().then_some(DEFAULT_MTU));
-        let seed = format!("{}/{}/{name}", self.sandbox.namespace, self.sandbox.pod);
+        let seed = mac_seed(self.sandbox, &name);
         let mtu = mtu.map(|mtu| mtu.saturating_sub(link.kind.overhead()));
         link.attrs = with_defaults(&link.kind, &spec.attrs, mtu, pod_master, &seed);
         self.take_from_master(&mut link);

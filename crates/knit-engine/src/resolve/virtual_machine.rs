@@ -9,10 +9,10 @@ use knit_model::link::{Attrs, Kind, Link, OwnerId, Tap};
 use knit_model::plan::ItemKey;
 use knit_model::problem::Reason;
 use knit_model::report::InterfaceReport;
-use knit_model::{Mac, Sandbox, Scope};
+use knit_model::{Sandbox, Scope};
 
 use super::interface::{Builder, RequestedInterface};
-use super::{DEFAULT_MTU, Resolved, attachment, with_defaults};
+use super::{DEFAULT_MTU, Resolved, attachment, default_mac, with_defaults};
 use crate::state::State;
 
 /// The kind in reports of such an interface.
@@ -102,14 +102,14 @@ impl Builder<'_> {
         link.attrs = with_defaults(&link.kind, &attrs, Some(mtu), master.clone(), &seed);
         let ranges = network.map_or_else(|| spec.ranges.clone(), |network| network.ranges);
         let addresses = self.addresses(requested, &name, &ranges, usize::MAX)?;
-        let seed = format!("{}/{}/{name}", self.sandbox.namespace, self.sandbox.pod);
         self.resolved.add_origin(&Scope::Host, ItemKey::Link(host.clone()), &requested.origin);
+        let mac = spec.attrs.mac.or_else(|| Some(default_mac(self.sandbox, &name)));
         let report = InterfaceReport {
             field: requested.origin.field.clone(),
             name,
             kind: TAP_KIND.to_owned(),
             addresses,
-            mac: spec.attrs.mac.or_else(|| Some(Mac::derived(&seed))),
+            mac,
             mtu: Some(mtu),
             peer: Some(host.clone()),
             master,

@@ -79,6 +79,7 @@ pub(crate) fn sandbox_gone(state: &mut State, id: &SandboxId, now: Time, effects
     quota::on_unit_change(state, &unit);
     if let Some(change) = state.in_flight.remove(&unit) {
         release_claims(state, &unit, &change);
+        packet_filter::on_change_dropped(state, &unit, &change.resolved.unit_state);
     }
     requeue_tunnel_peers(state, &unit);
     let objects = state.units.get(&unit).map(|unit_state| unit_state.requesters().cloned().collect());

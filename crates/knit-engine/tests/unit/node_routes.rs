@@ -428,6 +428,7 @@ fn tenant_bridge_never_gets_addresses_of_services_or_routes_of_the_host() {
     let settings = Settings {
         forbidden: vec![("node's range".to_owned(), "10.1.1.0/24".parse().unwrap())],
         routed: vec![],
+        ..Settings::default()
     };
     node.handle(Event::SettingsChanged(settings));
     node.handle(Event::Resync);

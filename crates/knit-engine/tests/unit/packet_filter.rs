@@ -1,7 +1,9 @@
 //! The packet filter of the node: who waits for its tables, the elements of pods, and the fast path.
 
 mod namespaces;
+mod policies;
 mod repair;
+mod sources;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -35,6 +35,18 @@ pub const PROBES: &[Probe] = &[
         OnHost(user_namespaces),
     )
     .needed_for("the demo and the tests without root"),
+    Probe::new(
+        "bridge-filter",
+        "filtering of bridged packets",
+        Area::Filtering,
+        "CONFIG_BRIDGE_NETFILTER",
+        OnHost(|| {
+            let is_loaded = Path::new("/proc/sys/net/bridge/bridge-nf-call-iptables").exists();
+            if is_loaded { Finding::Present } else { Finding::Absent }
+        }),
+    )
+    .module("br_netfilter")
+    .needed_for("NetworkPolicies and Services between pods of one node"),
     Probe::new("bpf", "eBPF", Area::Ebpf, "CONFIG_BPF_SYSCALL", OnHost(bpf))
         .needed_for("the fast path for TCP between pods (with Linux 6.6)"),
     Probe::new("bpffs", "the BPF file system", Area::Ebpf, "CONFIG_BPF_SYSCALL", OnHost(bpffs))

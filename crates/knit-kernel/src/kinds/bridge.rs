@@ -16,6 +16,8 @@ const PRIORITY: u16 = 6;
 const VLAN_FILTERING: u16 = 7;
 const VLAN_PROTOCOL: u16 = 8;
 const MCAST_SNOOPING: u16 = 23;
+const NF_CALL_IPTABLES: u16 = 36;
+const NF_CALL_IP6TABLES: u16 = 37;
 const VLAN_DEFAULT_PVID: u16 = 39;
 
 /// Bridge timers are in hundredths of a second (`USER_HZ`).
@@ -60,6 +62,9 @@ impl WireKind for Bridge {
         if let Some(on) = selection.select("multicast_snooping", self.multicast_snooping) {
             data.put_u8(MCAST_SNOOPING, on.into());
         }
+        if let Some(on) = selection.select("ip_filter", self.ip_filter) {
+            data.put_u8(NF_CALL_IPTABLES, on.into()).put_u8(NF_CALL_IP6TABLES, on.into());
+        }
     }
 
     fn decode(data: Attributes<'_>, _parent: Option<IfName>) -> Self {
@@ -78,6 +83,7 @@ impl WireKind for Bridge {
                 .and_then(|number| PROTOCOLS.iter().find(|(_, known)| *known == number))
                 .map(|(name, _)| *name),
             multicast_snooping: is_on(MCAST_SNOOPING),
+            ip_filter: is_on(NF_CALL_IPTABLES).zip(is_on(NF_CALL_IP6TABLES)).map(|(v4, v6)| v4 && v6),
         }
     }
 

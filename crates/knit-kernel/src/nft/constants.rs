@@ -138,8 +138,15 @@ pub const NFT_CT_STATE: u32 = 0;
 pub const NFT_CT_DIRECTION: u32 = 1;
 pub const NFT_CT_STATUS: u32 = 2;
 pub const NFT_CT_MARK: u32 = 3;
+pub const NFT_CT_PROTOCOL: u32 = 10;
+pub const NFT_CT_PROTO_SRC: u32 = 11;
+pub const NFT_CT_SRC_IP: u32 = 19;
 pub const NFT_CT_DST_IP: u32 = 20;
+pub const NFT_CT_SRC_IP6: u32 = 21;
 pub const NFT_CT_DST_IP6: u32 = 22;
+// nf_conntrack_tuple_common.h
+pub const IP_CT_DIR_ORIGINAL: u8 = 0;
+pub const IP_CT_DIR_REPLY: u8 = 1;
 pub const NFTA_RT_DREG: u16 = 1;
 pub const NFTA_RT_KEY: u16 = 2;
 pub const NFT_RT_NEXTHOP4: u32 = 1;

@@ -20,13 +20,15 @@ enum Load {
     Meta(u32),
     Payload { base: u32, offset: u32, length: u32 },
     Fib { result: u32, flags: u32 },
-    Conntrack { key: u32, original: bool },
+    Conntrack { key: u32, direction: Option<u8> },
     Route(u32),
 }
 
 fn load_of(field: Field) -> Load {
     let payload = |base, offset| Load::Payload { base, offset, length: field.length() as u32 };
-    let ct = |key| Load::Conntrack { key, original: false };
+    let ct = |key| Load::Conntrack { key, direction: None };
+    let original = |key| Load::Conntrack { key, direction: Some(IP_CT_DIR_ORIGINAL) };
+    let reply = |key| Load::Conntrack { key, direction: Some(IP_CT_DIR_REPLY) };
     let fib = |result, flags| Load::Fib { result, flags };
     match field {
         Field::IifName => Load::Meta(NFT_META_IIFNAME),
@@ -46,6 +48,7 @@ fn load_of(field: Field) -> Load {
         Field::Destination(IpFamily::V6) => payload(NFT_PAYLOAD_NETWORK_HEADER, 24),
         Field::SourcePort | Field::IcmpType => payload(NFT_PAYLOAD_TRANSPORT_HEADER, 0),
         Field::DestinationPort => payload(NFT_PAYLOAD_TRANSPORT_HEADER, 2),
+        Field::TcpFlags => payload(NFT_PAYLOAD_TRANSPORT_HEADER, 13),
         Field::NdTarget => payload(NFT_PAYLOAD_TRANSPORT_HEADER, 8),
         Field::FibDestinationType => fib(NFT_FIB_RESULT_ADDRTYPE, NFTA_FIB_F_DADDR),
         Field::FibSourceType => fib(NFT_FIB_RESULT_ADDRTYPE, NFTA_FIB_F_SADDR),
@@ -54,8 +57,14 @@ fn load_of(field: Field) -> Load {
         Field::CtStatus => ct(NFT_CT_STATUS),
         Field::CtMark => ct(NFT_CT_MARK),
         Field::CtDirection => ct(NFT_CT_DIRECTION),
-        Field::CtOriginalDestination(IpFamily::V4) => Load::Conntrack { key: NFT_CT_DST_IP, original: true },
-        Field::CtOriginalDestination(IpFamily::V6) => Load::Conntrack { key: NFT_CT_DST_IP6, original: true },
+        Field::CtOriginalDestination(IpFamily::V4) => original(NFT_CT_DST_IP),
+        Field::CtOriginalDestination(IpFamily::V6) => original(NFT_CT_DST_IP6),
+        Field::CtOriginalSource(IpFamily::V4) => original(NFT_CT_SRC_IP),
+        Field::CtOriginalSource(IpFamily::V6) => original(NFT_CT_SRC_IP6),
+        Field::CtReplySource(IpFamily::V4) => reply(NFT_CT_SRC_IP),
+        Field::CtReplySource(IpFamily::V6) => reply(NFT_CT_SRC_IP6),
+        Field::CtReplySourcePort => reply(NFT_CT_PROTO_SRC),
+        Field::CtProtocol => ct(NFT_CT_PROTOCOL),
         Field::NextHop(IpFamily::V4) => Load::Route(NFT_RT_NEXTHOP4),
         Field::NextHop(IpFamily::V6) => Load::Route(NFT_RT_NEXTHOP6),
     }
@@ -84,10 +93,10 @@ impl Load {
                 .put_be32(NFTA_FIB_DREG, to)
                 .put_be32(NFTA_FIB_RESULT, result)
                 .put_be32(NFTA_FIB_FLAGS, flags),
-            Self::Conntrack { key, original } => {
+            Self::Conntrack { key, direction } => {
                 data.put_be32(NFTA_CT_KEY, key).put_be32(NFTA_CT_DREG, to);
-                if original {
-                    data.put_u8(NFTA_CT_DIRECTION, 0);
+                if let Some(direction) = direction {
+                    data.put_u8(NFTA_CT_DIRECTION, direction);
                 }
                 data
             }
@@ -112,12 +121,8 @@ impl Load {
             "ct" => {
                 let key = number(NFTA_CT_KEY)?;
                 // The kernel reports a direction only for keys that have one.
-                let original = match data.first(NFTA_CT_DIRECTION).and_then(|direction| direction.u8()) {
-                    None => false,
-                    Some(0) => true,
-                    Some(_) => return None,
-                };
-                (Self::Conntrack { key, original }, number(NFTA_CT_DREG)?)
+                let direction = data.first(NFTA_CT_DIRECTION).and_then(|direction| direction.u8());
+                (Self::Conntrack { key, direction }, number(NFTA_CT_DREG)?)
             }
             "rt" => (Self::Route(number(NFTA_RT_KEY)?), number(NFTA_RT_DREG)?),
             _ => return None,

@@ -40,6 +40,7 @@ fn number(kind: DataType) -> u32 {
         DataType::Protocol => 12,
         DataType::Port => 13,
         DataType::IcmpType => 14,
+        DataType::TcpFlags => 15,
         DataType::Mark => 19,
         DataType::Index => 20,
         DataType::CtState => 26,
@@ -50,7 +51,7 @@ fn number(kind: DataType) -> u32 {
     }
 }
 
-const ALL: [DataType; 15] = [
+const ALL: [DataType; 16] = [
     DataType::NfProto,
     DataType::Ipv4,
     DataType::Ipv6,
@@ -59,6 +60,7 @@ const ALL: [DataType; 15] = [
     DataType::Protocol,
     DataType::Port,
     DataType::IcmpType,
+    DataType::TcpFlags,
     DataType::Mark,
     DataType::Index,
     DataType::CtState,

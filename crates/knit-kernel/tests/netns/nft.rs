@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use knit_kernel::DeleteMode;
 use knit_kernel::fault::NoFaults;
 use knit_kernel::nft::FilterQuery;
-use knit_model::filter::field::{DataType, EtherType, Field, IpFamily, Value, ct_state};
+use knit_model::filter::field::{DataType, EtherType, Field, IpFamily, Value, ct_state, tcp_flags};
 use knit_model::filter::rule::{
     Expression, FilterRule, LookupResult, Register, RejectWith, Translation, Verdict,
 };
@@ -323,6 +323,20 @@ fn every_expression() -> (FilterTable, Vec<&'static str>) {
             FilterRule::new().is(Field::CtOriginalDestination(V4), IpAddr::from([10, 96, 0, 1])).accept(),
             "ct original ip daddr 10.96.0.1 accept",
         ),
+        (
+            FilterRule::new().is(Field::CtOriginalSource(V4), IpAddr::from([10, 96, 0, 2])).accept(),
+            "ct original ip saddr 10.96.0.2 accept",
+        ),
+        (
+            FilterRule::new()
+                .is(Field::CtReplySource(V4), IpAddr::from([10, 96, 0, 3]))
+                .is(Field::CtProtocol, 6u8)
+                .between(Field::CtReplySourcePort, 80u16, 90u16)
+                .accept(),
+            // `nft` 1.0.6 does not know that this is a port.
+            "ct reply ip saddr 10.96.0.3 ct protocol tcp ct reply proto-src 0x50 [invalid type]-0x5a [invalid type] accept",
+        ),
+        (FilterRule::new().is(Field::L4Protocol, 6u8).no_flag(tcp_flags::SYN).drop(), "tcp flags ! syn drop"),
     ];
     let (rules, mut texts): (Vec<FilterRule>, Vec<&str>) = rules.into_iter().unzip();
     table.chains.insert("target".to_owned(), FilterChain::default());

@@ -51,6 +51,8 @@ pub enum Field {
     SourcePort,
     /// The destination port. The rule must match the protocol first.
     DestinationPort,
+    /// The flags of a TCP header (bits of [`tcp_flags`]). The rule must match the protocol first.
+    TcpFlags,
     /// The ICMP type. The rule must match the protocol first.
     IcmpType,
     /// The target address of an ICMPv6 neighbour solicitation or advertisement.
@@ -71,6 +73,14 @@ pub enum Field {
     CtDirection,
     /// The original destination address of its connection (`ct original ip daddr`).
     CtOriginalDestination(IpFamily),
+    /// The address of the connection's initiator, before SNAT (`ct original ip saddr`).
+    CtOriginalSource(IpFamily),
+    /// The address of the end that answers, after DNAT (`ct reply ip saddr`).
+    CtReplySource(IpFamily),
+    /// The port of the end that answers, after DNAT (`ct reply proto-src`).
+    CtReplySourcePort,
+    /// The layer 4 protocol of its connection, which an ICMP error belongs to (`ct protocol`).
+    CtProtocol,
     /// The next hop after routing (`rt nexthop`). The rule must match the family first.
     NextHop(IpFamily),
     /// The packet mark (`meta mark`).
@@ -89,6 +99,12 @@ pub mod ct_state {
     pub const NEW: u32 = 8;
     /// Not tracked.
     pub const UNTRACKED: u32 = 64;
+}
+
+/// Bits of the flags of a TCP header.
+pub mod tcp_flags {
+    /// The first packet of a direction.
+    pub const SYN: u8 = 2;
 }
 
 /// Bits of `ct status`.
@@ -135,6 +151,8 @@ pub enum DataType {
     EtherType,
     /// An ICMP type.
     IcmpType,
+    /// Flags of a TCP header.
+    TcpFlags,
     /// The state of a connection.
     CtState,
     /// The status of a connection.
@@ -198,7 +216,7 @@ impl IpFamily {
 
 impl Field {
     /// Every field.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 37] = [
         Self::IifName,
         Self::OifName,
         Self::NfProto,
@@ -215,6 +233,7 @@ impl Field {
         Self::Destination(IpFamily::V6),
         Self::SourcePort,
         Self::DestinationPort,
+        Self::TcpFlags,
         Self::IcmpType,
         Self::NdTarget,
         Self::FibDestinationType,
@@ -226,6 +245,12 @@ impl Field {
         Self::CtDirection,
         Self::CtOriginalDestination(IpFamily::V4),
         Self::CtOriginalDestination(IpFamily::V6),
+        Self::CtOriginalSource(IpFamily::V4),
+        Self::CtOriginalSource(IpFamily::V6),
+        Self::CtReplySource(IpFamily::V4),
+        Self::CtReplySource(IpFamily::V6),
+        Self::CtReplySourcePort,
+        Self::CtProtocol,
         Self::NextHop(IpFamily::V4),
         Self::NextHop(IpFamily::V6),
         Self::Mark,
@@ -239,12 +264,15 @@ impl Field {
             Self::EtherType => DataType::EtherType,
             Self::SourceMac | Self::DestinationMac | Self::ArpSenderMac => DataType::Mac,
             Self::ArpSenderIp | Self::ArpTargetIp => DataType::Ipv4,
-            Self::L4Protocol => DataType::Protocol,
+            Self::L4Protocol | Self::CtProtocol => DataType::Protocol,
             Self::Source(family)
             | Self::Destination(family)
             | Self::NextHop(family)
-            | Self::CtOriginalDestination(family) => family.data_type(),
-            Self::SourcePort | Self::DestinationPort => DataType::Port,
+            | Self::CtOriginalDestination(family)
+            | Self::CtOriginalSource(family)
+            | Self::CtReplySource(family) => family.data_type(),
+            Self::SourcePort | Self::DestinationPort | Self::CtReplySourcePort => DataType::Port,
+            Self::TcpFlags => DataType::TcpFlags,
             Self::IcmpType => DataType::IcmpType,
             Self::NdTarget => DataType::Ipv6,
             Self::FibDestinationType | Self::FibSourceType => DataType::AddressType,
@@ -268,7 +296,7 @@ impl DataType {
         match self {
             Self::Ipv4 | Self::Mark | Self::CtState | Self::CtStatus | Self::AddressType | Self::Index => 4,
             Self::Ipv6 | Self::Name => 16,
-            Self::Protocol | Self::NfProto | Self::IcmpType | Self::CtDirection => 1,
+            Self::Protocol | Self::NfProto | Self::IcmpType | Self::TcpFlags | Self::CtDirection => 1,
             Self::Port | Self::EtherType => 2,
             Self::Mac => 6,
         }
@@ -284,10 +312,12 @@ impl DataType {
                 let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
                 Value::Name(std::str::from_utf8(&bytes[..end]).ok()?.parse().ok()?)
             }
-            Self::Protocol | Self::NfProto | Self::IcmpType | Self::CtDirection => match bytes {
-                [byte] => Value::Byte(*byte),
-                _ => return None,
-            },
+            Self::Protocol | Self::NfProto | Self::IcmpType | Self::TcpFlags | Self::CtDirection => {
+                match bytes {
+                    [byte] => Value::Byte(*byte),
+                    _ => return None,
+                }
+            }
             Self::Port | Self::EtherType => Value::Port(u16::from_be_bytes(bytes.try_into().ok()?)),
             Self::Mark | Self::CtState | Self::CtStatus | Self::AddressType | Self::Index => {
                 Value::Number(u32::from_ne_bytes(bytes.try_into().ok()?))
@@ -391,6 +421,7 @@ impl fmt::Display for Field {
             Self::Destination(family) => write!(out, "{} daddr", ip(family)),
             Self::SourcePort => out.write_str("th sport"),
             Self::DestinationPort => out.write_str("th dport"),
+            Self::TcpFlags => out.write_str("tcp flags"),
             Self::IcmpType => out.write_str("icmp type"),
             Self::NdTarget => out.write_str("icmpv6 taddr"),
             Self::FibDestinationType => out.write_str("fib daddr type"),
@@ -401,6 +432,10 @@ impl fmt::Display for Field {
             Self::CtMark => out.write_str("ct mark"),
             Self::CtDirection => out.write_str("ct direction"),
             Self::CtOriginalDestination(family) => write!(out, "ct original {} daddr", ip(family)),
+            Self::CtOriginalSource(family) => write!(out, "ct original {} saddr", ip(family)),
+            Self::CtReplySource(family) => write!(out, "ct reply {} saddr", ip(family)),
+            Self::CtReplySourcePort => out.write_str("ct reply proto-src"),
+            Self::CtProtocol => out.write_str("ct protocol"),
             Self::NextHop(family) => write!(out, "rt {} nexthop", ip(family)),
             Self::Mark => out.write_str("meta mark"),
         }

@@ -303,6 +303,14 @@ impl FilterRule {
         self.bits(field, bits).compare(Comparison::Equal, Value::Number(0))
     }
 
+    /// Matches if none of these flags of the TCP header is set. The rule must match the protocol first.
+    #[must_use]
+    pub fn no_flag(self, flags: u8) -> Self {
+        let masked =
+            self.load(&[Field::TcpFlags]).then(Expression::Mask { mask: flags.into(), xor: 0u8.into() });
+        masked.compare(Comparison::Equal, 0u8.into())
+    }
+
     /// Matches connections with DNAT (`ct status dnat`).
     #[must_use]
     pub fn with_dnat(self) -> Self {

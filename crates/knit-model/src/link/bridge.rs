@@ -36,6 +36,9 @@ pub struct Bridge {
     /// IGMP and MLD snooping.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub multicast_snooping: Option<bool>,
+    /// Whether IP packets between its ports pass the packet filter of the host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ip_filter: Option<bool>,
 }
 
 impl LinkKind for Bridge {
@@ -54,6 +57,7 @@ impl LinkKind for Bridge {
             default_pvid: Some(7),
             vlan_protocol: Some(VlanProtocol::Dot1ad),
             multicast_snooping: Some(false),
+            ip_filter: Some(true),
         }]
     }
 
@@ -69,6 +73,8 @@ impl LinkKind for Bridge {
             multicast_snooping: self.multicast_snooping.or(Some(true)),
             // The kernel's default depends on other fields.
             forward_delay: self.forward_delay,
+            // Whoever needs it requests it: without `br_netfilter` it cannot be changed back.
+            ip_filter: self.ip_filter,
         }
     }
 

@@ -42,6 +42,7 @@ fn type_name(kind: &DataType) -> &'static str {
         DataType::NfProto => "nf_proto",
         DataType::EtherType => "ether_type",
         DataType::IcmpType => "icmp_type",
+        DataType::TcpFlags => "tcp_flag",
         DataType::CtState => "ct_state",
         DataType::CtStatus => "ct_status",
         DataType::CtDirection => "ct_dir",

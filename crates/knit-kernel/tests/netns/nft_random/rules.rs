@@ -89,10 +89,13 @@ impl Builder<'_> {
             }
             Field::IcmpType => self.frame != EtherType::Arp && matches!(self.protocol, ICMP | ICMPV6),
             Field::NdTarget => ip(IpFamily::V6) && self.protocol == ICMPV6,
-            // Only at some hooks; `every_expression_is_listed_by_nft_and_read_back` has it.
-            Field::FibReversePath => false,
+            // The one only at some hooks, the other with names; `every_expression_is_listed_by_nft_and_read_back` has them.
+            Field::FibReversePath | Field::TcpFlags => false,
             // Routing and connection tracking are not available in the other families of every kernel.
-            Field::NextHop(family) | Field::CtOriginalDestination(family) => inet && ip(family),
+            Field::NextHop(family)
+            | Field::CtOriginalDestination(family)
+            | Field::CtOriginalSource(family)
+            | Field::CtReplySource(family) => inet && ip(family),
             _ => inet,
         }
     }
@@ -108,6 +111,8 @@ impl Builder<'_> {
                     | Field::Destination(_)
                     | Field::NextHop(_)
                     | Field::CtOriginalDestination(_)
+                    | Field::CtOriginalSource(_)
+                    | Field::CtReplySource(_)
                     | Field::ArpSenderMac
                     | Field::ArpSenderIp
                     | Field::ArpTargetIp

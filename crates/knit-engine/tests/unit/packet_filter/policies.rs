@@ -1,0 +1,258 @@
+//! Network policies: which rules and elements they are, when they change, and what a restart keeps.
+
+use knit_engine::Settings;
+use knit_engine::policies::PolicyEvent;
+use knit_policy::{Labels, PodKey, PolicyId, PolicyPod, network_policy};
+use serde_json::{Value, json};
+
+use super::*;
+
+/// The cluster network with policies.
+fn network_with_policies() -> StoredObject {
+    let mut object = network(true);
+    let IntentSpec::NodeRoutes(node_routes) = &mut object.intents.last_mut().unwrap().spec else {
+        panic!("{object:?}")
+    };
+    node_routes.network_policy = true;
+    object
+}
+
+fn policy(name: &str, spec: &Value) -> knit_policy::Policy {
+    let id = PolicyId { namespace: "shop".to_owned(), name: name.to_owned() };
+    network_policy::translate(id, spec).0
+}
+
+fn applied(name: &str, spec: &Value) -> Event {
+    Event::Policies(PolicyEvent::PolicyApplied(Box::new(policy(name, spec))))
+}
+
+fn deleted(name: &str) -> Event {
+    let id = PolicyId { namespace: "shop".to_owned(), name: name.to_owned() };
+    Event::Policies(PolicyEvent::PolicyDeleted(id))
+}
+
+fn pod(name: &str, app: &str, addresses: &[&str]) -> (PodKey, PolicyPod) {
+    let key = PodKey { namespace: "shop".to_owned(), name: name.to_owned() };
+    let pod = PolicyPod {
+        uid: format!("uid-{name}"),
+        labels: Labels::from([("app".to_owned(), app.to_owned())]),
+        addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+        ports: Vec::new(),
+    };
+    (key, pod)
+}
+
+fn changed((key, pod): (PodKey, PolicyPod)) -> Event {
+    Event::Policies(PolicyEvent::PodChanged { key, pod: Some(pod) })
+}
+
+/// Allows connections from pods with the label `app: web`.
+fn from_web() -> Value {
+    let web = json!({"podSelector": {"matchLabels": {"app": "web"}}});
+    json!({"podSelector": {"matchLabels": {"app": "db"}}, "ingress": [{"from": [web]}]})
+}
+
+impl Node {
+    fn with_policies() -> Self {
+        let mut node = Self::empty();
+        node.handle(Event::ObjectApplied(network_with_policies()));
+        node
+    }
+
+    /// Everything that policies follow from is listed.
+    fn list(&mut self, policies: &[(&str, Value)]) {
+        let policies = policies.iter().map(|(name, spec)| policy(name, spec)).collect();
+        let namespaces = [("shop".to_owned(), Labels::new())].into();
+        let pods = vec![
+            pod("a", "db", &["10.75.0.2"]),
+            pod("b", "web", &["10.75.0.3"]),
+            pod("far", "web", &["10.80.0.7", "fd80::7"]),
+        ];
+        for event in [
+            PolicyEvent::PoliciesListed(policies),
+            PolicyEvent::NamespacesListed(namespaces),
+            PolicyEvent::PodsListed(pods),
+        ] {
+            self.handle(Event::Policies(event));
+        }
+    }
+
+    fn attach_pod(&mut self, id: &str) {
+        let options = InterfaceRequest { default_route: true, ..InterfaceRequest::default() };
+        self.handle(Event::AttachRequested(Box::new(AttachRequest {
+            call: CallId(id.to_owned()),
+            dialect: Dialect::Kni,
+            sandbox: SandboxRequest {
+                id: id.to_owned(),
+                netns: format!("/{id}"),
+                namespace: "shop".to_owned(),
+                pod: id.to_owned(),
+                uid: format!("uid-{id}"),
+                ..SandboxRequest::default()
+            },
+            interfaces: vec![("eth0".parse().unwrap(), String::new(), options)],
+            metadata: AttachmentMetadata::default(),
+            fail_if_present: false,
+            ticket: 7,
+            started_at: 0,
+        })));
+        assert_eq!(self.attach_results(), [(id.to_owned(), true)]);
+    }
+
+    /// The names of the chains of policies in the kernel, without the base chain and the closed one.
+    fn policy_chains(&self) -> Vec<String> {
+        let filter = self.kernel.filter(&Scope::Host);
+        let tables = filter.tables.values().flat_map(|table| table.chains.keys());
+        let own = |name: &&String| name.starts_with("policy_") && *name != "policy_closed";
+        tables.filter(own).cloned().collect()
+    }
+
+    /// The addresses in all sets of peers.
+    fn peers(&self) -> Vec<String> {
+        let filter = self.kernel.filter(&Scope::Host);
+        let all = filter.elements.keys().filter(|key| key.set.starts_with("policy_peers_"));
+        all.map(key_text).collect()
+    }
+
+    /// The pods with policies about connections to them, with their chains.
+    fn restricted(&self) -> Vec<String> {
+        self.elements("policy_ingress4")
+    }
+}
+
+#[test]
+fn policies_are_in_place_before_a_pod_has_an_interface() {
+    let mut node = Node::with_policies();
+    node.list(&[("db", from_web())]);
+    assert_eq!(node.policy_chains(), [""; 0], "no pod here needs it");
+    node.take_plans();
+    node.attach_pod("a");
+    let [chain] = &node.policy_chains()[..] else { panic!("{:?}", node.policy_chains()) };
+    assert!(chain.starts_with("policy_ingress_shop_"), "{chain}");
+    assert_eq!(node.restricted(), [format!("10.75.0.2 : jump {chain}")]);
+    assert_eq!(node.peers(), ["10.75.0.3", "10.80.0.7", "fd80::7"]);
+    let plans = node.take_plans();
+    let (_, plan) = plans.iter().find(|(unit, _)| *unit == sandbox("a")).unwrap();
+    let elements = positions(plan, |step| matches!(step, Step::Filter(_)));
+    let links = positions(plan, |step| !matches!(step, Step::Filter(_)));
+    assert!(elements.iter().max() < links.iter().min(), "{plan}");
+    // Pods without policies have no elements, and stay on the fast path.
+    node.attach_pod("b");
+    assert_eq!(node.restricted().len(), 1);
+    assert_eq!(node.fast_path_addresses(), ["10.75.0.3".to_owned()].into());
+    assert!(node.state.problems.is_empty(), "{:?}", node.state.problems);
+}
+
+#[test]
+fn a_changed_policy_changes_rules_and_a_changed_pod_elements() {
+    let mut node = Node::with_policies();
+    node.list(&[("db", from_web())]);
+    node.attach_pod("a");
+    let chain = node.policy_chains();
+    node.take_plans();
+    // A peer on another node.
+    node.handle(changed(pod("far2", "web", &["10.80.0.8"])));
+    let plans = node.take_plans();
+    assert_eq!(plans.len(), 1, "{plans:?}");
+    assert_eq!(plans[0].1.steps.len(), 1, "{}", plans[0].1);
+    assert!(node.peers().contains(&"10.80.0.8".to_owned()));
+    // One that no rule refers to.
+    node.handle(changed(pod("far3", "other", &["10.80.0.9"])));
+    assert_eq!(node.take_plans(), []);
+    // Another rule in the same policy: the pod's elements stay.
+    node.handle(applied("db", &json!({"podSelector": {}, "ingress": [{"ports": [{"port": 80}]}]})));
+    let plans = node.take_plans();
+    assert!(plans.iter().all(|(unit, _)| *unit == Unit::PacketFilter), "{plans:?}");
+    assert_eq!((node.policy_chains(), node.peers()), (chain, vec![]));
+    assert!(node.state.problems.is_empty(), "{:?}", node.state.problems);
+}
+
+#[test]
+fn pods_move_to_other_chains_and_unused_ones_are_removed() {
+    let mut node = Node::with_policies();
+    node.list(&[("db", from_web())]);
+    node.attach_pod("a");
+    node.attach_pod("b");
+    let first = node.policy_chains();
+    assert_eq!(node.fast_path_addresses(), ["10.75.0.3".to_owned()].into());
+    node.handle(applied("all", &json!({"podSelector": {}})));
+    let both = node.policy_chains();
+    assert_eq!((both.len(), node.restricted().len()), (2, 2));
+    assert!(!both.contains(&first[0]), "{first:?} is not used any more");
+    assert_eq!(node.fast_path_addresses(), BTreeSet::new());
+    // A label moves the pod, too.
+    node.handle(changed(pod("b", "db", &["10.75.0.3"])));
+    assert_eq!((node.policy_chains().len(), node.restricted().len()), (1, 2));
+    node.handle(deleted("all"));
+    node.handle(changed(pod("b", "web", &["10.75.0.3"])));
+    assert_eq!(node.policy_chains(), first);
+    node.handle(deleted("db"));
+    assert_eq!((node.policy_chains(), node.restricted()), (vec![], vec![]));
+    assert_eq!(node.fast_path_addresses().len(), 2);
+    let inet = TableFamily::Inet.table();
+    assert!(!node.kernel.filter(&Scope::Host).tables.contains_key(&inet), "nothing is left");
+    assert!(node.state.problems.is_empty(), "{:?}", node.state.problems);
+}
+
+#[test]
+fn a_restart_keeps_policies_until_everything_is_known() {
+    let mut node = Node::with_policies();
+    node.list(&[("db", from_web())]);
+    node.attach_pod("a");
+    node.attach_pod("b");
+    let before = node.kernel.filter(&Scope::Host).clone();
+    node.take_plans();
+    node.restart();
+    assert_eq!(*node.kernel.filter(&Scope::Host), before);
+    // A new pod starts closed, in both directions.
+    node.attach_pod("c");
+    assert_eq!(node.restricted().len(), 2);
+    assert!(
+        node.restricted().contains(&"10.75.0.4 : jump policy_closed".to_owned()),
+        "{:?}",
+        node.restricted()
+    );
+    assert_eq!(node.elements("policy_egress4"), ["10.75.0.4 : jump policy_closed"]);
+    node.take_plans();
+    node.list(&[("db", from_web())]);
+    // It is not known to the API server yet.
+    assert_eq!(node.restricted().len(), 2);
+    assert_eq!(node.elements("policy_egress4"), [""; 0], "no policy is about connections from pods");
+    node.handle(changed(pod("c", "other", &["10.75.0.4"])));
+    node.detach("c");
+    assert_eq!(*node.kernel.filter(&Scope::Host), before);
+    assert!(node.state.problems.is_empty(), "{:?}", node.state.problems);
+}
+
+#[test]
+fn a_node_that_cannot_filter_bridged_packets_is_reported() {
+    let mut node = Node::with_policies();
+    let warnings = |node: &Node| node.state.report(&cluster::key()).unwrap().warnings;
+    assert_eq!(warnings(&node), [""; 0]);
+    let settings = Settings { lacks_bridge_filter: true, ..Settings::default() };
+    node.handle(Event::SettingsChanged(settings));
+    assert!(warnings(&node)[0].contains("br_netfilter"), "{:?}", warnings(&node));
+}
+
+#[test]
+fn policies_that_another_program_removed_are_restored_or_closed() {
+    let mut node = Node::with_policies();
+    node.list(&[("db", from_web())]);
+    node.attach_pod("a");
+    let before = node.kernel.filter(&Scope::Host).clone();
+    node.kernel.flush_ruleset(&Scope::Host);
+    node.handle(Event::PacketFilterChanged);
+    assert_eq!(*node.kernel.filter(&Scope::Host), before);
+    // After a restart the rules are not known: the pod is closed.
+    node.restart();
+    node.kernel.flush_ruleset(&Scope::Host);
+    node.handle(Event::PacketFilterChanged);
+    let [chain] = &node.policy_chains()[..] else { panic!("{:?}", node.policy_chains()) };
+    assert_eq!(node.restricted(), [format!("10.75.0.2 : jump {chain}")]);
+    let filter = node.kernel.filter(&Scope::Host);
+    let rules = &filter.tables[&TableFamily::Inet.table()].chains[chain].rules;
+    assert_eq!(rules.len(), 1, "{rules:?}");
+    node.list(&[("db", from_web())]);
+    assert_eq!(*node.kernel.filter(&Scope::Host), before);
+    assert!(node.state.problems.is_empty(), "{:?}", node.state.problems);
+}

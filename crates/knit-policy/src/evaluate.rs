@@ -1,0 +1,134 @@
+//! The verdict on one connection, with its reason.
+
+use std::net::IpAddr;
+
+use serde::Serialize;
+
+use crate::index::{PodKey, PolicyIndex, PolicyPod};
+use crate::policy::{Direction, Peer, Policy, PolicyId, PortMatch, PortNumber, Rule};
+
+/// A connection after translation by Services: the destination is the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// The address of the initiator.
+    pub source: IpAddr,
+    /// The address of the other end.
+    pub destination: IpAddr,
+    /// The number of the layer 4 protocol.
+    pub protocol: u8,
+    /// The destination port; 0 for protocols without ports.
+    pub port: u16,
+}
+
+/// The verdict in both directions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Decision {
+    /// That of the policies about the source.
+    pub egress: Verdict,
+    /// That of the policies about the destination.
+    pub ingress: Verdict,
+}
+
+/// The verdict of the policies about one end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Verdict {
+    /// Allowed: no policy restricts that end, or it is no pod.
+    Unrestricted,
+    /// Allowed by a rule.
+    Allowed {
+        /// The policy.
+        policy: PolicyId,
+        /// The number of the rule in its direction.
+        rule: usize,
+    },
+    /// Allowed, because both ends are the same pod.
+    Itself,
+    /// Denied: none of the policies has a rule that matches.
+    Denied {
+        /// The policies about that end.
+        policies: Vec<PolicyId>,
+    },
+}
+
+impl Verdict {
+    /// Whether the connection is allowed.
+    pub fn is_allowed(&self) -> bool {
+        !matches!(self, Self::Denied { .. })
+    }
+}
+
+impl Decision {
+    /// Whether both ends allow the connection.
+    pub fn is_allowed(&self) -> bool {
+        self.egress.is_allowed() && self.ingress.is_allowed()
+    }
+}
+
+impl PolicyIndex {
+    /// The verdict on a connection.
+    pub fn evaluate(&self, flow: &Flow) -> Decision {
+        Decision {
+            egress: self.verdict(flow, Direction::Egress),
+            ingress: self.verdict(flow, Direction::Ingress),
+        }
+    }
+
+    fn verdict(&self, flow: &Flow, direction: Direction) -> Verdict {
+        let end = match direction {
+            Direction::Ingress => flow.destination,
+            Direction::Egress => flow.source,
+        };
+        let Some((key, pod)) = self.pod_at(end) else { return Verdict::Unrestricted };
+        let policies: Vec<&Policy> = self.about(&key.namespace, pod, direction).collect();
+        if policies.is_empty() {
+            return Verdict::Unrestricted;
+        }
+        if flow.source == flow.destination {
+            return Verdict::Itself;
+        }
+        for policy in &policies {
+            let rules = policy.rules(direction).unwrap_or_default();
+            if let Some(rule) = rules.iter().position(|rule| self.is_matched(rule, flow, direction)) {
+                return Verdict::Allowed { policy: policy.id.clone(), rule };
+            }
+        }
+        Verdict::Denied { policies: policies.iter().map(|policy| policy.id.clone()).collect() }
+    }
+
+    fn is_matched(&self, rule: &Rule, flow: &Flow, direction: Direction) -> bool {
+        let peer = match direction {
+            Direction::Ingress => flow.source,
+            Direction::Egress => flow.destination,
+        };
+        let is_peer = |one: &Peer| match one {
+            Peer::Pods(selector) => self.pods_at(peer).any(|(key, pod)| self.is_selected(selector, key, pod)),
+            Peer::Range { range, except } => {
+                range.contains(&peer) && !except.iter().any(|hole| hole.contains(&peer))
+            }
+        };
+        rule.peers.as_ref().is_none_or(|peers| peers.iter().any(is_peer))
+            && rule.ports.as_ref().is_none_or(|ports| ports.iter().any(|port| self.is_port(port, flow)))
+    }
+
+    fn is_port(&self, port: &PortMatch, flow: &Flow) -> bool {
+        let is_declared = |name: &String| {
+            let mut ports = self.pods_at(flow.destination).flat_map(|(_, pod)| &pod.ports);
+            ports.any(|one| one.name == *name && one.protocol == port.protocol && one.port == flow.port)
+        };
+        flow.protocol == port.protocol.number()
+            && match &port.port {
+                None => true,
+                Some(PortNumber::Range(first, last)) => (*first..=*last).contains(&flow.port),
+                Some(PortNumber::Named(name)) => is_declared(name),
+            }
+    }
+
+    fn pod_at(&self, address: IpAddr) -> Option<(&PodKey, &PolicyPod)> {
+        self.pods_at(address).next()
+    }
+
+    fn pods_at(&self, address: IpAddr) -> impl Iterator<Item = (&PodKey, &PolicyPod)> {
+        self.pods.iter().filter(move |(_, pod)| pod.addresses.contains(&address))
+    }
+}

@@ -1,0 +1,156 @@
+//! The addresses of the pods that peers of rules select, kept up to date pod by pod.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::compile::PEERS;
+use crate::index::{PodKey, PolicyPod, is_selected};
+use crate::labels::Labels;
+use crate::policy::{PodSelector, Protocol};
+
+/// What a set of the packet filter contains.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PeerSet {
+    /// The pods.
+    pub(crate) selector: PodSelector,
+    /// With a port: each address with the port that the pod declares with this protocol and name.
+    pub(crate) named_port: Option<(Protocol, String)>,
+}
+
+/// An address of a pod, with a port if the set has ports.
+pub(crate) type Member = (IpAddr, Option<u16>);
+
+/// Sets by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PeerSets(BTreeMap<String, PeerSetMembers>);
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct PeerSetMembers {
+    set: PeerSet,
+    /// Each member with the number of pods that have it: a new pod may have the address of one that ended.
+    #[serde(with = "knit_model::serde_pairs")]
+    members: BTreeMap<Member, u32>,
+}
+
+impl PeerSet {
+    /// Its name without the suffix of the address family. Sets with equal contents have the same one, on every node.
+    pub(crate) fn name(&self) -> String {
+        let content = serde_json::to_vec(self).unwrap_or_default();
+        format!("{PEERS}{}", short_hash(&content))
+    }
+
+    fn members(&self, pod: &PolicyPod) -> Vec<Member> {
+        let with = |port: Option<u16>| pod.addresses.iter().map(move |address| (*address, port));
+        match &self.named_port {
+            None => with(None).collect(),
+            Some((protocol, name)) => {
+                let ports = pod.ports.iter().filter(|port| port.protocol == *protocol && port.name == *name);
+                ports.flat_map(|port| with(Some(port.port))).collect()
+            }
+        }
+    }
+}
+
+/// The first 96 bits of the SHA-256 hash, in hexadecimal. Tenants choose what is hashed.
+pub(crate) fn short_hash(content: &[u8]) -> String {
+    Sha256::digest(content)[..12].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl PeerSets {
+    /// Adds a set without members, and returns its name.
+    pub(crate) fn declare(&mut self, set: PeerSet) -> String {
+        let name = set.name();
+        let empty = || PeerSetMembers { set, members: BTreeMap::new() };
+        self.0.entry(name.clone()).or_insert_with(empty);
+        name
+    }
+
+    /// All sets with their members.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &PeerSet, impl Iterator<Item = &Member>)> {
+        self.0.iter().map(|(name, one)| (name.as_str(), &one.set, one.members.keys()))
+    }
+
+    /// The declared sets, with the members of those that are known already.
+    pub(crate) fn replaced_by(
+        mut self,
+        declared: Self,
+        pods: &BTreeMap<PodKey, PolicyPod>,
+        namespaces: &BTreeMap<String, Labels>,
+    ) -> Self {
+        let mut all = declared;
+        for (name, one) in &mut all.0 {
+            match self.0.remove(name) {
+                Some(known) => *one = known,
+                None => one.fill(pods, namespaces),
+            }
+        }
+        all
+    }
+
+    /// Computes the members of some sets again.
+    pub(crate) fn rebuild(
+        &mut self,
+        pods: &BTreeMap<PodKey, PolicyPod>,
+        namespaces: &BTreeMap<String, Labels>,
+        is_affected: impl Fn(&PodSelector) -> bool,
+    ) {
+        self.0
+            .values_mut()
+            .filter(|one| is_affected(&one.set.selector))
+            .for_each(|one| one.fill(pods, namespaces));
+    }
+
+    /// Adds a pod of a namespace with these labels. Returns whether a set selects it.
+    pub(crate) fn add(&mut self, key: &PodKey, pod: &PolicyPod, namespace: Option<&Labels>) -> bool {
+        let mut is_member = false;
+        for one in self.selecting(key, pod, namespace) {
+            one.add(pod);
+            is_member = true;
+        }
+        is_member
+    }
+
+    /// Removes a pod. Returns whether a set selected it.
+    pub(crate) fn remove(&mut self, key: &PodKey, pod: &PolicyPod, namespace: Option<&Labels>) -> bool {
+        let mut was_member = false;
+        for one in self.selecting(key, pod, namespace) {
+            for member in one.set.members(pod) {
+                match one.members.get_mut(&member) {
+                    Some(pods) if *pods > 1 => *pods -= 1,
+                    _ => drop(one.members.remove(&member)),
+                }
+            }
+            was_member = true;
+        }
+        was_member
+    }
+
+    fn selecting<'a>(
+        &'a mut self,
+        key: &'a PodKey,
+        pod: &'a PolicyPod,
+        namespace: Option<&'a Labels>,
+    ) -> impl Iterator<Item = &'a mut PeerSetMembers> {
+        self.0.values_mut().filter(move |one| is_selected(&one.set.selector, key, pod, namespace))
+    }
+}
+
+impl PeerSetMembers {
+    fn fill(&mut self, pods: &BTreeMap<PodKey, PolicyPod>, namespaces: &BTreeMap<String, Labels>) {
+        self.members.clear();
+        for (key, pod) in pods {
+            if is_selected(&self.set.selector, key, pod, namespaces.get(&key.namespace)) {
+                self.add(pod);
+            }
+        }
+    }
+
+    fn add(&mut self, pod: &PolicyPod) {
+        for member in self.set.members(pod) {
+            *self.members.entry(member).or_default() += 1;
+        }
+    }
+}

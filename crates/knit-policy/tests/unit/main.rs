@@ -1,0 +1,6 @@
+//! What policies allow: examples, and comparison of the compiled rules with the decision.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first unexpected value")]
+
+mod packets;
+mod random;
+mod support;

@@ -1,0 +1,143 @@
+//! Evaluates compiled rules as the kernel does, for one connection.
+
+use std::net::IpAddr;
+
+use knit_model::filter::field::{Field, IpFamily, Value};
+use knit_model::filter::rule::{Comparison, Expression, FilterRule, LookupResult, Verdict};
+use knit_model::filter::{ElementData, ElementKey, FilterTable, KeyPart};
+use knit_policy::{Flow, LocalPod, PolicyIndex, dispatch};
+
+/// The tables of a node with all elements.
+pub struct Tables {
+    table: FilterTable,
+    elements: Vec<(ElementKey, ElementData)>,
+}
+
+impl Tables {
+    /// The tables of a node with these pods, each with its addresses.
+    pub fn of(index: &mut PolicyIndex, local: &[(LocalPod<'_>, Vec<IpAddr>)]) -> Self {
+        let compiled = index.compile(local.iter().map(|(pod, _)| *pod));
+        let mut table = FilterTable::default();
+        dispatch(&mut table, &compiled.tables);
+        let constant = compiled.elements.into_iter().chain(index.peer_elements());
+        let mut elements: Vec<_> = constant.map(|key| (key, ElementData::Key)).collect();
+        for (chains, (_, addresses)) in compiled.pods.iter().zip(local) {
+            elements.extend(addresses.iter().flat_map(|address| chains.elements(*address)));
+        }
+        for (key, _) in &elements {
+            assert!(table.sets.contains_key(&key.set), "{key} is in no set of the table");
+        }
+        Self { table, elements }
+    }
+
+    /// The number of chains.
+    pub fn chains(&self) -> usize {
+        self.table.chains.len()
+    }
+
+    /// Whether the base chain accepts packets of the connection. The mark of a packet that is not one of a known
+    /// connection is tested with real packets.
+    pub fn accept(&self, flow: &Flow) -> bool {
+        self.chain("policy", flow) != Some(false)
+    }
+
+    /// The verdict of a chain; `None`: it returns.
+    fn chain(&self, name: &str, flow: &Flow) -> Option<bool> {
+        for rule in &self.table.chains[name].rules {
+            match self.rule(rule, flow) {
+                None => {}
+                Some(Verdict::Accept) => return Some(true),
+                Some(Verdict::Drop) => return Some(false),
+                Some(Verdict::Return) => return None,
+                Some(Verdict::Jump(to)) => {
+                    if let Some(verdict) = self.chain(&to, flow) {
+                        return Some(verdict);
+                    }
+                }
+                Some(Verdict::Goto(to)) => return self.chain(&to, flow),
+            }
+        }
+        None
+    }
+
+    fn rule(&self, rule: &FilterRule, flow: &Flow) -> Option<Verdict> {
+        let mut loaded: Vec<Value> = Vec::new();
+        let mut may_append = false;
+        for expression in &rule.expressions {
+            match expression {
+                Expression::Load { field, .. } => {
+                    if !may_append {
+                        loaded.clear();
+                    }
+                    loaded.push(value(*field, flow)?);
+                    may_append = true;
+                    continue;
+                }
+                Expression::Compare { is, value } => {
+                    if (loaded == [value.clone()]) != (*is == Comparison::Equal) {
+                        return None;
+                    }
+                }
+                Expression::Between { first, last } => {
+                    if !(first.bytes()..=last.bytes()).contains(&loaded[0].bytes()) {
+                        return None;
+                    }
+                }
+                Expression::Mask { mask, .. } => loaded = vec![masked(&loaded[0], mask)],
+                Expression::Lookup { set, negated, to } => {
+                    let found = self.lookup(set, &loaded);
+                    match (to, found) {
+                        (LookupResult::Verdict, Some(ElementData::Verdict(verdict))) => {
+                            return Some(verdict.clone());
+                        }
+                        (LookupResult::Match, found) if found.is_some() != *negated => {}
+                        _ => return None,
+                    }
+                }
+                Expression::Count => {}
+                Expression::Verdict(verdict) => return Some(verdict.clone()),
+                other => panic!("{other:?} is not expected in a policy"),
+            }
+            may_append = false;
+        }
+        None
+    }
+
+    fn lookup(&self, set: &str, key: &[Value]) -> Option<&ElementData> {
+        let contains = |part: &KeyPart, value: &Value| {
+            let (first, last) = part.bounds();
+            (first.bytes()..=last.bytes()).contains(&value.bytes())
+        };
+        let is_key = |element: &ElementKey| {
+            element.key.len() == key.len()
+                && element.key.iter().zip(key).all(|(part, one)| contains(part, one))
+        };
+        let mut found = self.elements.iter().filter(|(element, _)| element.set == set && is_key(element));
+        found.next().map(|(_, data)| data)
+    }
+}
+
+/// A field of an established connection in its original direction.
+fn value(field: Field, flow: &Flow) -> Option<Value> {
+    let family = IpFamily::of(flow.source);
+    let address = |of_field: IpFamily, address: IpAddr| (of_field == family).then(|| Value::from(address));
+    match field {
+        Field::NfProto => Some(family.number().into()),
+        Field::L4Protocol | Field::CtProtocol => Some(flow.protocol.into()),
+        Field::Source(of_field) | Field::CtOriginalSource(of_field) => address(of_field, flow.source),
+        Field::Destination(of_field) | Field::CtReplySource(of_field) => address(of_field, flow.destination),
+        Field::CtReplySourcePort => Some(flow.port.into()),
+        Field::CtState => Some(Value::Number(2)),
+        other => panic!("{other} is not expected in a policy"),
+    }
+}
+
+fn masked(value: &Value, mask: &Value) -> Value {
+    let bytes: Vec<u8> = value.bytes().iter().zip(mask.bytes()).map(|(value, mask)| value & mask).collect();
+    match value {
+        Value::Address(IpAddr::V4(_)) => IpAddr::from(<[u8; 4]>::try_from(bytes).unwrap()).into(),
+        Value::Address(IpAddr::V6(_)) => IpAddr::from(<[u8; 16]>::try_from(bytes).unwrap()).into(),
+        Value::Number(_) => Value::Number(u32::from_ne_bytes(bytes.try_into().unwrap())),
+        other => panic!("{other} is not expected with a mask"),
+    }
+}
