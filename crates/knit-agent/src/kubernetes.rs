@@ -103,6 +103,8 @@ struct Context {
     overlay_changed: Arc<Notify>,
     /// Wakes the remote pods task: egress gateways changed.
     gateways_changed: Arc<Notify>,
+    /// Wakes the watch of pods of policies: policies or namespaces changed.
+    policies_changed: Arc<Notify>,
     /// Wakes the writer of readiness gates: pods changed.
     gates_changed: Arc<Notify>,
     /// Wakes the writer of network status annotations: pods or definitions changed.
@@ -151,6 +153,7 @@ pub async fn start_with(config: &Config, handle: &Handle, sandboxes: SandboxSour
         network_inputs: Arc::default(),
         overlay_changed: Arc::default(),
         gateways_changed: Arc::default(),
+        policies_changed: Arc::default(),
         gates_changed: Arc::default(),
         networks_changed: Arc::default(),
         // One for each kind, the pods, the container runtime, and the NetworkAttachmentDefinitions.

@@ -12,8 +12,8 @@ use knit_model::filter::rule::Verdict;
 use knit_model::filter::{ElementData, ElementKey, Filter, TableFamily};
 use knit_model::{SandboxId, Scope};
 use knit_policy::{
-    CLOSED, Decision, Flow, Labels, LocalPod, PodChains, PodKey, PodUpdate, Policy, PolicyId, PolicyIndex,
-    PolicyPod, PolicyTables, dispatch, is_pod_element, is_policy_name,
+    CLOSED, Decision, Element, Flow, LocalPod, PodChains, PodKey, PodUpdate, Policy, PolicyId, PolicyIndex,
+    PolicyKind, PolicyNamespace, PolicyPod, PolicyTables, dispatch, is_pod_element, is_policy_name,
 };
 use serde::{Deserialize, Serialize};
 
@@ -27,21 +27,23 @@ use crate::state::{BridgeKey, ObjectKey, State, UnitState};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum PolicyEvent {
-    /// All policies.
-    PoliciesListed(Vec<Policy>),
+    /// All policies of a kind.
+    PoliciesListed(PolicyKind, Vec<Policy>),
     /// A policy was created or changed.
     PolicyApplied(Box<Policy>),
     /// A policy was deleted.
     PolicyDeleted(PolicyId),
-    /// The labels of all namespaces.
-    NamespacesListed(BTreeMap<String, Labels>),
-    /// A namespace was created, changed or (without labels) deleted.
+    /// All namespaces.
+    NamespacesListed(BTreeMap<String, PolicyNamespace>),
+    /// A namespace was created, changed or deleted.
     NamespaceChanged {
         /// Its name.
         name: String,
-        /// Its labels.
-        labels: Option<Labels>,
+        /// What policies need of it.
+        namespace: Option<PolicyNamespace>,
     },
+    /// Whether there is a pod with an app label in the cluster: then all pods have to be known.
+    AppPodsListed(bool),
     /// All pods of the cluster.
     PodsListed(Vec<(PodKey, PolicyPod)>),
     /// A pod of the cluster was created, changed or deleted.
@@ -51,7 +53,7 @@ pub enum PolicyEvent {
         /// What policies need of it.
         pod: Option<PolicyPod>,
     },
-    /// Pods are no longer watched, because there is no policy.
+    /// Pods are no longer watched, because there is no policy and nothing is isolated.
     PodsForgotten,
 }
 
@@ -60,31 +62,39 @@ pub enum PolicyEvent {
 pub(crate) struct PolicyState {
     index: PolicyIndex,
     /// Which of them have been listed.
-    has_policies: bool,
+    listed: BTreeSet<PolicyKind>,
     has_namespaces: bool,
     has_pods: bool,
+    /// Whether there are pods with app labels, once that is known.
+    app_pods: Option<bool>,
     /// The chains of the pods of this node that have policies.
     #[serde(with = "knit_model::serde_pairs")]
     chains: BTreeMap<SandboxId, PodChains>,
     tables: Arc<PolicyTables>,
     /// Ranges and ports in rules.
-    constants: Vec<ElementKey>,
+    constants: Vec<Element>,
     /// Elements of sets that no pod of this node owns.
-    elements: Arc<[ElementKey]>,
+    elements: Arc<[Element]>,
 }
 
 /// Rules for the tables of the packet filter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CompiledPolicies {
     pub(crate) tables: Arc<PolicyTables>,
-    pub(crate) elements: Arc<[ElementKey]>,
+    pub(crate) elements: Arc<[Element]>,
 }
 
 impl PolicyState {
     /// Whether everything is known that rules follow from.
     fn has_synced(&self) -> bool {
-        let needs_pods = self.index.has_policies();
-        self.has_policies && (!needs_pods || self.has_namespaces && self.has_pods)
+        let has_policies = PolicyKind::ALL.iter().all(|kind| self.listed.contains(kind));
+        let has_listed = has_policies && self.has_namespaces && self.app_pods.is_some();
+        has_listed && (self.has_pods || !self.needs_pods())
+    }
+
+    /// Whether all pods of the cluster have to be known.
+    fn needs_pods(&self) -> bool {
+        self.index.has_policies() || self.index.has_isolated_namespaces() || self.app_pods == Some(true)
     }
 }
 
@@ -105,9 +115,9 @@ impl State {
         self.enforces_policies() && !self.policies.has_synced()
     }
 
-    /// Whether there is any policy in the cluster: then all pods have to be known.
+    /// Whether there is any policy or isolation in the cluster: then all pods have to be known.
     pub fn has_policies(&self) -> bool {
-        self.enforces_policies() && self.policies.index.has_policies()
+        self.enforces_policies() && self.policies.needs_pods()
     }
 
     /// Why policies are not enforced between pods of this node, for the status of the cluster network.
@@ -129,7 +139,7 @@ impl State {
     fn chains_of(&self, id: &SandboxId) -> PodChains {
         let closed = || Some(CLOSED.to_owned());
         match self.holds_policies() {
-            true => PodChains { ingress: closed(), egress: closed() },
+            true => PodChains { ingress: closed(), egress: closed(), ..PodChains::default() },
             false => self.policies.chains.get(id).cloned().unwrap_or_default(),
         }
     }
@@ -139,12 +149,12 @@ impl State {
         if !self.enforces_policies() {
             return None;
         }
-        let used = used_chains(self);
+        let (used, is_used) = (used_chains(self), pod_elements(self).next().is_some());
         let PolicyState { tables, elements, chains, .. } = &self.policies;
         if self.holds_policies() {
             return Some(before.cloned().unwrap_or_default());
         }
-        let unused = used.is_empty() && chains.is_empty();
+        let unused = !is_used && chains.is_empty();
         let retained: BTreeSet<String> =
             used.into_iter().filter(|name| name != CLOSED && !tables.chains.contains_key(name)).collect();
         let compiled = || CompiledPolicies { tables: Arc::clone(tables), elements: Arc::clone(elements) };
@@ -153,7 +163,7 @@ impl State {
             Some(before) if !retained.is_empty() => {
                 let mut all = PolicyTables::clone(tables);
                 all.retain(retained, &before.tables);
-                let is_retained = |key: &&ElementKey| {
+                let is_retained = |(key, _): &&Element| {
                     all.sets.contains_key(&key.set) && !tables.sets.contains_key(&key.set)
                 };
                 let kept = before.elements.iter().filter(is_retained);
@@ -165,15 +175,20 @@ impl State {
     }
 }
 
-/// The chains that elements of pods lead to.
-fn used_chains(state: &State) -> BTreeSet<String> {
+/// The elements about the policies of this node's pods.
+fn pod_elements(state: &State) -> impl Iterator<Item = (&ElementKey, &ElementData)> {
     let in_flight = state.in_flight.values().map(|change| &change.resolved.unit_state);
     let elements = state.units.values().chain(in_flight).flat_map(|unit_state| &unit_state.filter);
-    let chain = |(key, data): (&ElementKey, &ElementData)| match data {
-        ElementData::Verdict(Verdict::Jump(chain)) if is_pod_element(key) => Some(chain.clone()),
+    elements.filter(|(key, _)| is_pod_element(key))
+}
+
+/// The chains that elements of pods lead to.
+fn used_chains(state: &State) -> BTreeSet<String> {
+    let chain = |(_, data): (&ElementKey, &ElementData)| match data {
+        ElementData::Verdict(Verdict::Jump(chain)) => Some(chain.clone()),
         _ => None,
     };
-    elements.filter_map(chain).collect()
+    pod_elements(state).filter_map(chain).collect()
 }
 
 /// Handles a change.
@@ -181,9 +196,9 @@ pub(crate) fn handle(state: &mut State, event: PolicyEvent) {
     let policies = &mut state.policies;
     let index = &mut policies.index;
     match event {
-        PolicyEvent::PoliciesListed(all) => {
-            index.set_policies(all);
-            policies.has_policies = true;
+        PolicyEvent::PoliciesListed(kind, all) => {
+            index.set_policies(kind, all);
+            policies.listed.insert(kind);
         }
         PolicyEvent::PolicyApplied(policy) => {
             if !index.apply_policy(*policy) {
@@ -199,11 +214,12 @@ pub(crate) fn handle(state: &mut State, event: PolicyEvent) {
             index.set_namespaces(all);
             policies.has_namespaces = true;
         }
-        PolicyEvent::NamespaceChanged { name, labels } => {
-            if !index.set_namespace(&name, labels) {
+        PolicyEvent::NamespaceChanged { name, namespace } => {
+            if !index.set_namespace(&name, namespace) {
                 return;
             }
         }
+        PolicyEvent::AppPodsListed(any) => policies.app_pods = Some(any),
         PolicyEvent::PodsListed(all) => {
             index.set_pods(all);
             policies.has_pods = true;
@@ -217,7 +233,7 @@ pub(crate) fn handle(state: &mut State, event: PolicyEvent) {
                 PodUpdate::Unchanged => return,
                 PodUpdate::Changed if !is_local(&key) => return,
                 PodUpdate::Peer if !is_local(&key) => return update_elements(state),
-                PodUpdate::Changed | PodUpdate::Peer => {}
+                PodUpdate::Changed | PodUpdate::Peer | PodUpdate::App => {}
             }
         }
         PolicyEvent::PodsForgotten => {
@@ -280,7 +296,7 @@ fn update_elements(state: &mut State) {
         return;
     }
     let elements = policies.constants.iter().cloned().chain(policies.index.peer_elements());
-    let elements: Arc<[ElementKey]> = elements.collect();
+    let elements: Arc<[Element]> = elements.collect();
     if policies.elements != elements {
         policies.elements = elements;
     }

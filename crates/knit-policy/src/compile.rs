@@ -1,55 +1,26 @@
-//! The rules of the packet filter on one node.
+//! Compiles policies to the rules of one node.
 //!
-//! A packet is judged by its connection and not by its own addresses: the source is the initiator before translation, the
-//! destination is the end that answers, after translation. So packets in both directions, and ICMP errors about them, get
-//! the same verdict, and a changed policy also applies to connections that exist.
-//!
-//! Maps lead from the address of a pod to the chain of its policies. Pods with the same policies share a chain.
+//! A chain contains the rules of all policies about a pod and a direction, tier by tier. Pods with the same policies share it.
+//! Where a rule of an admin passes a connection on, the rest is a chain of its own.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
-use knit_model::filter::field::{DataType, Field, IpFamily, ct_state, tcp_flags};
+use knit_model::filter::field::{DataType, Field, IpFamily};
 use knit_model::filter::rule::{Expression, FilterRule, Verdict};
-use knit_model::filter::{
-    BaseChain, ChainType, ElementData, ElementKey, FilterChain, FilterSet, FilterTable, Hook, KeyPart,
-    TableFamily, outermost,
-};
-use serde::{Deserialize, Serialize};
+use knit_model::filter::{ElementData, ElementKey, FilterSet, KeyPart, outermost};
 
 use crate::index::{PodKey, PolicyIndex, PolicyPod};
-use crate::labels::LabelSelector;
+use crate::isolation::{Segment, app};
 use crate::members::{PeerSet, PeerSets, short_hash};
 use crate::policy::{
-    Direction, Namespaces, Peer, PodSelector, Policy, PolicyId, PortMatch, PortNumber, Protocol, Rule,
+    Action, Direction, Peer, PodSelector, Policy, PolicyId, PortMatch, PortNumber, Protocol, Rule, Tier,
 };
 use crate::ranges;
+use crate::tables::{CLOSED, Element, ISOLATED_REMOTE, PodChains, PolicyTables, SELF, denied, element};
 
-/// The chain of pods about which nothing is known yet in a namespace with policies: nothing is allowed.
-pub const CLOSED: &str = "policy_closed";
-/// The maps from the addresses of pods to the chains of their policies about connections to them.
-const INGRESS: &str = "policy_ingress";
-/// The maps from the addresses of pods to the chains of their policies about connections from them.
-const EGRESS: &str = "policy_egress";
-/// The addresses of pods with policies.
-const PODS: &str = "policy_pods";
-/// Each of these addresses, twice.
-const SELF: &str = "policy_self";
-const BASE: &str = "policy";
-/// The prefix of the sets of pods that rules refer to.
-pub(crate) const PEERS: &str = "policy_peers_";
-/// The usual priority of filter chains: after DNAT.
-const PRIORITY: i32 = 0;
 /// The longest comment that the kernel stores.
 const MAX_COMMENT: usize = 127;
-
-const TCP: u8 = 6;
-const ICMPV6: u8 = 58;
-/// From here to [`REDIRECT`]: multicast listener discovery, neighbour discovery.
-const MLD_QUERY: u8 = 130;
-const REDIRECT: u8 = 137;
-const MLD_V2_REPORT: u8 = 143;
 
 /// A pod of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,26 +33,6 @@ pub struct LocalPod<'a> {
     pub uid: &'a str,
 }
 
-/// The chains of a pod; `None`: not restricted.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PodChains {
-    /// For connections to it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ingress: Option<String>,
-    /// For connections from it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub egress: Option<String>,
-}
-
-/// Chains of policies, and the sets that they refer to.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PolicyTables {
-    /// The chains.
-    pub chains: BTreeMap<String, Vec<FilterRule>>,
-    /// The sets.
-    pub sets: BTreeMap<String, FilterSet>,
-}
-
 /// The policies of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodePolicies {
@@ -90,7 +41,7 @@ pub struct NodePolicies {
     /// The chains and sets of all pods.
     pub tables: PolicyTables,
     /// Elements that do not change with pods: ranges and ports.
-    pub elements: Vec<ElementKey>,
+    pub elements: Vec<Element>,
 }
 
 impl PolicyIndex {
@@ -98,141 +49,49 @@ impl PolicyIndex {
     pub fn compile<'a>(&mut self, local: impl IntoIterator<Item = LocalPod<'a>>) -> NodePolicies {
         let mut compiler =
             Compiler { index: self, result: NodePolicies::default(), peer_sets: PeerSets::default() };
+        let mut keys = BTreeSet::new();
         for pod in local {
-            let [ingress, egress] = Direction::ALL.map(|direction| compiler.chain_of(pod, direction));
-            compiler.result.pods.push(PodChains { ingress, egress });
+            let chains = compiler.chains_of(pod);
+            compiler.result.pods.push(chains);
+            keys.insert(PodKey { namespace: pod.namespace.to_owned(), name: pod.name.to_owned() });
         }
+        compiler.segments();
         let Compiler { result, peer_sets, .. } = compiler;
         self.retain_peer_sets(peer_sets);
+        self.local = keys;
         result
     }
 
     /// The addresses of pods that the compiled rules refer to.
-    pub fn peer_elements(&self) -> Vec<ElementKey> {
+    pub fn peer_elements(&self) -> Vec<Element> {
         let mut all = Vec::new();
         for (name, _, members) in self.peer_sets.all() {
             all.extend(members.map(|(address, port)| {
                 let port = port.map(KeyPart::from);
                 let key = [KeyPart::from(*address)].into_iter().chain(port).collect();
-                element(IpFamily::of(*address).suffixed(name), key)
+                (element(IpFamily::of(*address).suffixed(name), key), ElementData::Key)
             }));
+        }
+        if self.isolates() {
+            all.extend(self.remote_isolated());
         }
         all
     }
-}
 
-/// The base chain and the maps to the chains of pods.
-pub fn dispatch(table: &mut FilterTable, policies: &PolicyTables) {
-    let (mut guards, mut tracked) = (Vec::new(), Vec::new());
-    for family in IpFamily::ALL {
-        let rule = || FilterRule::new().family(family);
-        let pods = family.suffixed(PODS);
-        // Connection tracking ignores messages about the link itself.
-        let on_link = || rule().any_bit(Field::CtState, ct_state::UNTRACKED).is(Field::L4Protocol, ICMPV6);
-        if family == IpFamily::V6 {
-            guards.push(on_link().between(Field::IcmpType, MLD_QUERY, REDIRECT).accept());
-            guards.push(on_link().is(Field::IcmpType, MLD_V2_REPORT).accept());
-        }
-        for end in [Field::Source(family), Field::Destination(family)] {
-            // Which connection such a packet belongs to is not known.
-            let untracked = ct_state::INVALID | ct_state::UNTRACKED;
-            guards.push(rule().any_bit(Field::CtState, untracked).in_set(&[end], &pods).drop());
-            // Nor which end opened a connection whose first packet was not seen.
-            let midway = rule().any_bit(Field::CtState, ct_state::NEW).is(Field::L4Protocol, TCP);
-            let midway = midway.no_flag(tcp_flags::SYN);
-            guards.push(midway.in_set(&[end], &pods).drop());
-        }
-        let (from, to) = (Field::CtOriginalSource(family), Field::CtReplySource(family));
-        tracked.push(rule().verdict_map(&[from], &family.suffixed(EGRESS)));
-        tracked.push(rule().verdict_map(&[to], &family.suffixed(INGRESS)));
-        let address = family.data_type();
-        table.sets.insert(pods, FilterSet::keys(&[address]));
-        table.sets.insert(family.suffixed(SELF), FilterSet::keys(&[address, address]));
-        for map in [EGRESS, INGRESS] {
-            table.sets.insert(family.suffixed(map), FilterSet::verdicts(&[address]));
-        }
+    /// The addresses of isolated pods of other nodes, with the chains of their segments. A pod that starts may have the address
+    /// of one that ended, so an address is there once.
+    fn remote_isolated(&self) -> BTreeMap<ElementKey, ElementData> {
+        let remote = self.pods.iter().filter(|(key, _)| !self.local.contains(key));
+        let isolated = remote.filter_map(|(key, pod)| Some((pod, self.segment_of(key, pod)?.chain())));
+        let elements = isolated.flat_map(|(pod, chain)| {
+            pod.addresses.iter().map(move |address| {
+                let set = IpFamily::of(*address).suffixed(ISOLATED_REMOTE);
+                let data = ElementData::Verdict(Verdict::Jump(chain.clone()));
+                (element(set, vec![(*address).into()]), data)
+            })
+        });
+        elements.collect()
     }
-    let base = BaseChain { chain_type: ChainType::Filter, hook: Hook::Forward, priority: PRIORITY };
-    let rules = guards.into_iter().chain(tracked).collect();
-    table.chains.insert(BASE.to_owned(), FilterChain { base: Some(base), rules });
-    table.chains.insert(CLOSED.to_owned(), FilterChain { base: None, rules: vec![denied()] });
-    for (name, rules) in &policies.chains {
-        table.chains.insert(name.clone(), FilterChain { base: None, rules: rules.clone() });
-    }
-    table.sets.extend(policies.sets.iter().map(|(name, set)| (name.clone(), set.clone())));
-}
-
-impl PodChains {
-    /// Whether no policy restricts the pod.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// The elements of an address of the pod.
-    pub fn elements(&self, address: IpAddr) -> Vec<(ElementKey, ElementData)> {
-        let family = IpFamily::of(address);
-        let named = |set: &str, parts: usize| element(family.suffixed(set), vec![address.into(); parts]);
-        if self.is_empty() {
-            return Vec::new();
-        }
-        let to = |set: &str, chain: &Option<String>| {
-            let chain = chain.clone()?;
-            Some((named(set, 1), ElementData::Verdict(Verdict::Jump(chain))))
-        };
-        let maps = [to(INGRESS, &self.ingress), to(EGRESS, &self.egress)].into_iter().flatten();
-        let keys = [(named(PODS, 1), ElementData::Key), (named(SELF, 2), ElementData::Key)];
-        keys.into_iter().chain(maps).collect()
-    }
-}
-
-/// Whether an element leads from a pod to its policies.
-pub fn is_pod_element(key: &ElementKey) -> bool {
-    let sets = [PODS, SELF, INGRESS, EGRESS];
-    sets.iter().any(|set| IpFamily::ALL.iter().any(|family| key.set == family.suffixed(set)))
-}
-
-/// Whether a chain or set of the table `inet knit` belongs to policies.
-pub fn is_policy_name(name: &str) -> bool {
-    name.starts_with(BASE)
-}
-
-/// Whether a set contains pods of other nodes: no single pod of this node owns its elements.
-pub fn is_peer_set(name: &str) -> bool {
-    name.starts_with(PEERS)
-}
-
-impl PolicyTables {
-    /// Chains with these names that allow nothing.
-    pub fn closed(names: impl IntoIterator<Item = String>) -> Self {
-        let chains = names.into_iter().map(|name| (name, vec![denied()])).collect();
-        Self { chains, sets: BTreeMap::new() }
-    }
-
-    /// Adds chains of other tables, and the sets that they refer to. Those that are here already stay as they are.
-    pub fn retain(&mut self, names: impl IntoIterator<Item = String>, from: &Self) {
-        for name in names {
-            let Some(rules) = from.chains.get(&name).filter(|_| !self.chains.contains_key(&name)) else {
-                continue;
-            };
-            for expression in rules.iter().flat_map(|rule| &rule.expressions) {
-                if let Expression::Lookup { set, .. } = expression
-                    && let Some(declaration) = from.sets.get(set)
-                {
-                    self.sets.entry(set.clone()).or_insert_with(|| declaration.clone());
-                }
-            }
-            self.chains.insert(name, rules.clone());
-        }
-    }
-}
-
-/// The end of every chain of policies.
-fn denied() -> FilterRule {
-    FilterRule::new().then(Expression::Count).drop().comment("allowed by no policy")
-}
-
-fn element(set: String, key: Vec<KeyPart>) -> ElementKey {
-    TableFamily::Inet.table().element(set, key)
 }
 
 struct Compiler<'a> {
@@ -253,53 +112,122 @@ enum Ports {
 }
 
 impl Compiler<'_> {
-    /// The chain of a pod's policies about a direction.
-    fn chain_of(&mut self, local: LocalPod<'_>, direction: Direction) -> Option<String> {
+    fn chains_of(&mut self, local: LocalPod<'_>) -> PodChains {
+        let index = self.index;
         let LocalPod { namespace, name, uid } = local;
         let key = PodKey { namespace: namespace.to_owned(), name: name.to_owned() };
-        let Some(pod) = self.index.pod(&key).filter(|pod| pod.uid == uid) else {
-            let is_restricted = self.index.restricting(namespace, direction).next().is_some();
-            return is_restricted.then(|| CLOSED.to_owned());
-        };
-        let policies: Vec<&Policy> = self.index.about(namespace, pod, direction).collect();
-        if policies.is_empty() {
-            return None;
-        }
-        let chain = chain_name(namespace, &policies, pod, direction);
-        if !self.result.tables.chains.contains_key(&chain) {
-            let mut rules = Vec::new();
-            for policy in policies {
-                for (at, rule) in policy.rules(direction).unwrap_or_default().iter().enumerate() {
-                    let comment = comment(&policy.id, direction, at);
-                    self.rule(rule, pod, direction, &comment, &mut rules);
+        let known = index.pod(&key).filter(|pod| pod.uid == uid);
+        let [ingress, egress] = Direction::ALL.map(|direction| {
+            let mut restricting = index.restricting(namespace, direction);
+            let is_known = index.knows_namespace(namespace);
+            match known.filter(|_| is_known || restricting.all(|policy| policy.tier == Tier::Namespace)) {
+                Some(pod) => self.chain_of(&key, pod, direction),
+                None => {
+                    // It may belong to an app.
+                    let may_be_isolated = direction == Direction::Ingress && index.isolates();
+                    let is_restricted = index.restricting(namespace, direction).next().is_some();
+                    (is_restricted || may_be_isolated).then(|| CLOSED.to_owned())
                 }
             }
-            for family in IpFamily::ALL {
-                let both = [Field::CtOriginalSource(family), Field::CtReplySource(family)];
-                let own = FilterRule::new().family(family).in_set(&both, &family.suffixed(SELF));
-                rules.push(own.return_().comment("a pod reaches itself"));
-            }
-            rules.push(denied());
-            self.result.tables.chains.insert(chain.clone(), rules);
-        }
-        Some(chain)
+        });
+        let segment = known.and_then(|pod| index.segment_of(&key, pod)).map(|segment| segment.chain());
+        PodChains { ingress, egress, segment, confined: index.isolates() }
     }
 
-    fn rule(
+    /// The chain of a pod's policies about a direction.
+    fn chain_of(&mut self, key: &PodKey, pod: &PolicyPod, direction: Direction) -> Option<String> {
+        let policies = self.index.about(key, pod, direction);
+        let first_after_admins = policies.iter().position(|policy| policy.tier >= Tier::Namespace);
+        let (admin, rest) = policies.split_at(first_after_admins.unwrap_or(policies.len()));
+        // A Baseline policy is about pods without NetworkPolicies.
+        let is_namespace = |policy: &&&Policy| policy.tier == Tier::Namespace;
+        let has_namespace = rest.iter().any(|policy| policy.tier == Tier::Namespace);
+        let rest: Vec<&Policy> =
+            rest.iter().filter(|one| !has_namespace || is_namespace(one)).copied().collect();
+        let rest = (!rest.is_empty()).then(|| self.chain(&key.namespace, &rest, None, pod, direction));
+        match admin {
+            [] => rest,
+            admin => Some(self.chain(&key.namespace, admin, rest, pod, direction)),
+        }
+    }
+
+    /// A chain with the rules of policies. Connections that none of them decides continue with the next chain, or are allowed,
+    /// or, after NetworkPolicies, denied.
+    fn chain(
         &mut self,
-        rule: &Rule,
+        namespace: &str,
+        policies: &[&Policy],
+        next: Option<String>,
         pod: &PolicyPod,
         direction: Direction,
-        comment: &str,
-        rules: &mut Vec<FilterRule>,
-    ) {
-        for ports in self.ports(rule, pod, direction) {
-            let selected = match &rule.peers {
-                None => vec![self.anyone(&ports)],
-                Some(peers) => self.peers(peers, &ports, direction),
-            };
-            rules.extend(selected.into_iter().flatten().map(|rule| rule.return_().comment(comment)));
+    ) -> String {
+        let name = chain_name(namespace, policies, next.as_ref(), pod, direction);
+        if self.result.tables.chains.contains_key(&name) {
+            return name;
         }
+        let is_closed = policies.iter().any(|policy| policy.tier == Tier::Namespace);
+        let own = IpFamily::ALL.map(|family| {
+            let both = [Field::CtOriginalSource(family), Field::CtReplySource(family)];
+            let own = FilterRule::new().family(family).in_set(&both, &family.suffixed(SELF));
+            own.return_().comment("a pod reaches itself")
+        });
+        let mut rules = Vec::new();
+        if !is_closed {
+            rules.extend(own.clone());
+        }
+        for policy in policies {
+            for (at, rule) in policy.rules(direction).unwrap_or_default().iter().enumerate() {
+                let comment = comment(&policy.id, direction, at);
+                for matches in self.matches(rule, pod, direction) {
+                    let decided = match (rule.action, &next) {
+                        (Action::Deny, _) => matches.then(Expression::Count).drop(),
+                        (Action::Pass, Some(next)) => matches.goto(next),
+                        (Action::Allow, _) | (Action::Pass, None) => matches.return_(),
+                    };
+                    rules.push(decided.comment(&comment));
+                }
+            }
+        }
+        if is_closed {
+            rules.extend(own);
+            rules.push(denied());
+        }
+        rules.extend(next.map(|next| FilterRule::new().goto(&next)));
+        self.result.tables.chains.insert(name.clone(), rules);
+        name
+    }
+
+    /// The chains of all segments.
+    fn segments(&mut self) {
+        let index = self.index;
+        if !index.isolates() {
+            return;
+        }
+        let isolated = index.namespaces.iter().filter(|(_, namespace)| namespace.isolated);
+        let namespaces = isolated.map(|(name, _)| Segment::Namespace(name.clone()));
+        let apps = index.pods.iter().filter(|(_, pod)| app(pod).is_some());
+        let apps = apps.filter_map(|(key, pod)| index.segment_of(key, pod));
+        let all: BTreeSet<Segment> = namespaces.chain(apps).collect();
+        for segment in all {
+            let members = self.selected(&segment.members(), Direction::Ingress, None);
+            let service = FilterRule::new().with_dnat().return_().comment("through a Service");
+            let members = members.into_iter().map(FilterRule::return_);
+            let denied = FilterRule::new().then(Expression::Count).drop().comment(shortened(segment.title()));
+            let rules = std::iter::once(service).chain(members).chain([denied]).collect();
+            self.result.tables.chains.insert(segment.chain(), rules);
+        }
+    }
+
+    /// The matches of a rule.
+    fn matches(&mut self, rule: &Rule, pod: &PolicyPod, direction: Direction) -> Vec<FilterRule> {
+        let mut all = Vec::new();
+        for ports in self.ports(rule, pod, direction) {
+            match &rule.peers {
+                None => all.extend(self.anyone(&ports)),
+                Some(peers) => all.extend(self.peers(peers, &ports, direction).into_iter().flatten()),
+            }
+        }
+        all
     }
 
     /// The ports of a rule. All ports that are known by number are one match.
@@ -355,7 +283,8 @@ impl Compiler<'_> {
         let content = serde_json::to_vec(&keys).unwrap_or_default();
         let name = format!("{prefix}{}{suffix}", short_hash(&content));
         if self.result.tables.sets.insert(name.clone(), set).is_none() {
-            self.result.elements.extend(keys.into_iter().map(|key| element(name.clone(), key)));
+            let elements = keys.into_iter().map(|key| (element(name.clone(), key), ElementData::Key));
+            self.result.elements.extend(elements);
         }
         name
     }
@@ -364,10 +293,7 @@ impl Compiler<'_> {
     fn anyone(&mut self, ports: &Ports) -> Vec<FilterRule> {
         match ports {
             Ports::Named(protocol, name) => {
-                let all = PodSelector {
-                    namespaces: Namespaces::Labelled(LabelSelector::default()),
-                    pods: LabelSelector::default(),
-                };
+                let all = PodSelector::everything();
                 self.selected(&all, Direction::Egress, Some((*protocol, name.clone())))
             }
             ports => vec![with_ports(FilterRule::new(), ports)],
@@ -491,7 +417,13 @@ fn merged(mut ranges: Vec<(Protocol, u16, u16)>) -> Vec<(Protocol, u16, u16)> {
 }
 
 /// The name of the chain of these policies. Named ports of ingress rules are numbers in it, so it depends on the pod's ports.
-fn chain_name(namespace: &str, policies: &[&Policy], pod: &PolicyPod, direction: Direction) -> String {
+fn chain_name(
+    namespace: &str,
+    policies: &[&Policy],
+    next: Option<&String>,
+    pod: &PolicyPod,
+    direction: Direction,
+) -> String {
     let ids: Vec<&PolicyId> = policies.iter().map(|policy| &policy.id).collect();
     let rules = policies.iter().flat_map(|policy| policy.rules(direction).unwrap_or_default());
     let names = rules.flat_map(|rule| rule.ports.iter().flatten()).filter_map(|port| match &port.port {
@@ -500,12 +432,15 @@ fn chain_name(namespace: &str, policies: &[&Policy], pod: &PolicyPod, direction:
     });
     let names: Vec<&String> = names.collect();
     let ports: Vec<_> = pod.ports.iter().filter(|port| names.contains(&&port.name)).collect();
-    let content = serde_json::to_vec(&(ids, ports)).unwrap_or_default();
+    let content = serde_json::to_vec(&(ids, next, ports)).unwrap_or_default();
     format!("policy_{}_{namespace}_{}", direction.name(), short_hash(&content))
 }
 
 fn comment(id: &PolicyId, direction: Direction, rule: usize) -> String {
-    let mut text = format!("NetworkPolicy {id} {}[{rule}]", direction.name());
+    shortened(format!("{id} {}[{rule}]", direction.name()))
+}
+
+fn shortened(mut text: String) -> String {
     text.truncate(MAX_COMMENT);
     text
 }

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use serde::Serialize;
 
 use crate::index::{PodKey, PolicyIndex, PolicyPod};
-use crate::policy::{Direction, Peer, Policy, PolicyId, PortMatch, PortNumber, Rule};
+use crate::isolation::Segment;
+use crate::policy::{Action, Direction, Peer, Policy, PolicyId, PortMatch, PortNumber, Rule, Tier};
 
 /// A connection after translation by Services: the destination is the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct Flow {
     pub protocol: u8,
     /// The destination port; 0 for protocols without ports.
     pub port: u16,
+    /// Whether a Service translated its destination.
+    pub through_service: bool,
 }
 
 /// The verdict in both directions.
@@ -27,13 +30,16 @@ pub struct Decision {
     pub egress: Verdict,
     /// That of the policies about the destination.
     pub ingress: Verdict,
+    /// The segment of the destination, if it is isolated from the source.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolated: Option<Segment>,
 }
 
 /// The verdict of the policies about one end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Verdict {
-    /// Allowed: no policy restricts that end, or it is no pod.
+    /// Allowed: no policy restricts that end or has a rule that matches, or it is no pod.
     Unrestricted,
     /// Allowed by a rule.
     Allowed {
@@ -42,9 +48,16 @@ pub enum Verdict {
         /// The number of the rule in its direction.
         rule: usize,
     },
+    /// Denied by a rule.
+    DeniedBy {
+        /// The policy.
+        policy: PolicyId,
+        /// The number of the rule in its direction.
+        rule: usize,
+    },
     /// Allowed, because both ends are the same pod.
     Itself,
-    /// Denied: none of the policies has a rule that matches.
+    /// Denied: none of the NetworkPolicies has a rule that matches.
     Denied {
         /// The policies about that end.
         policies: Vec<PolicyId>,
@@ -54,14 +67,14 @@ pub enum Verdict {
 impl Verdict {
     /// Whether the connection is allowed.
     pub fn is_allowed(&self) -> bool {
-        !matches!(self, Self::Denied { .. })
+        !matches!(self, Self::Denied { .. } | Self::DeniedBy { .. })
     }
 }
 
 impl Decision {
     /// Whether both ends allow the connection.
     pub fn is_allowed(&self) -> bool {
-        self.egress.is_allowed() && self.ingress.is_allowed()
+        self.egress.is_allowed() && self.ingress.is_allowed() && self.isolated.is_none()
     }
 }
 
@@ -71,7 +84,16 @@ impl PolicyIndex {
         Decision {
             egress: self.verdict(flow, Direction::Egress),
             ingress: self.verdict(flow, Direction::Ingress),
+            isolated: self.isolating(flow),
         }
+    }
+
+    /// The segment that isolates the destination from the source, which is a pod.
+    fn isolating(&self, flow: &Flow) -> Option<Segment> {
+        let (key, pod) = self.pod_at(flow.destination)?;
+        let segment = self.segment_of(key, pod).filter(|_| !flow.through_service)?;
+        let (from, source) = self.pod_at(flow.source)?;
+        (!self.is_selected(&segment.members(), from, source)).then_some(segment)
     }
 
     fn verdict(&self, flow: &Flow, direction: Direction) -> Verdict {
@@ -80,20 +102,34 @@ impl PolicyIndex {
             Direction::Egress => flow.source,
         };
         let Some((key, pod)) = self.pod_at(end) else { return Verdict::Unrestricted };
-        let policies: Vec<&Policy> = self.about(&key.namespace, pod, direction).collect();
+        let policies = self.about(key, pod, direction);
         if policies.is_empty() {
             return Verdict::Unrestricted;
         }
         if flow.source == flow.destination {
             return Verdict::Itself;
         }
-        for policy in &policies {
+        let is_namespace = |policy: &&&Policy| policy.tier == Tier::Namespace;
+        let has_namespace = policies.iter().any(|policy| policy.tier == Tier::Namespace);
+        let mut all = policies.iter().filter(|one| !has_namespace || one.tier <= Tier::Namespace).peekable();
+        while let Some(policy) = all.next() {
             let rules = policy.rules(direction).unwrap_or_default();
-            if let Some(rule) = rules.iter().position(|rule| self.is_matched(rule, flow, direction)) {
-                return Verdict::Allowed { policy: policy.id.clone(), rule };
+            let Some(rule) = rules.iter().position(|rule| self.is_matched(rule, flow, direction)) else {
+                continue;
+            };
+            let id = policy.id.clone();
+            match rules[rule].action {
+                Action::Allow => return Verdict::Allowed { policy: id, rule },
+                Action::Deny => return Verdict::DeniedBy { policy: id, rule },
+                Action::Pass if policy.tier > Tier::Namespace => return Verdict::Unrestricted,
+                Action::Pass => while all.next_if(|next| next.tier < Tier::Namespace).is_some() {},
             }
         }
-        Verdict::Denied { policies: policies.iter().map(|policy| policy.id.clone()).collect() }
+        if !has_namespace {
+            return Verdict::Unrestricted;
+        }
+        let policies = policies.iter().filter(is_namespace).map(|policy| policy.id.clone());
+        Verdict::Denied { policies: policies.collect() }
     }
 
     fn is_matched(&self, rule: &Rule, flow: &Flow, direction: Direction) -> bool {

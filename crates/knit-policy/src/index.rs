@@ -1,13 +1,14 @@
 //! Policies, namespaces and pods, as far as a node needs them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::isolation::app;
 use crate::labels::Labels;
 use crate::members::PeerSets;
-use crate::policy::{Direction, NamedPort, Namespaces, PodSelector, Policy, PolicyId};
+use crate::policy::{Direction, NamedPort, Namespaces, PodSelector, Policy, PolicyId, PolicyKind};
 
 /// A pod by its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -16,6 +17,16 @@ pub struct PodKey {
     pub namespace: String,
     /// Its name.
     pub name: String,
+}
+
+/// What policies need of a namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyNamespace {
+    /// Its labels.
+    pub labels: Labels,
+    /// Whether pods of other namespaces reach its pods through Services only.
+    #[serde(default)]
+    pub isolated: bool,
 }
 
 /// What policies need of a pod.
@@ -40,6 +51,8 @@ pub enum PodUpdate {
     Changed,
     /// Compiled rules refer to it.
     Peer,
+    /// It belongs to an app, or did: other rules may be needed.
+    App,
 }
 
 /// Policies, namespaces and pods.
@@ -47,17 +60,24 @@ pub enum PodUpdate {
 pub struct PolicyIndex {
     #[serde(with = "knit_model::serde_pairs")]
     pub(crate) policies: BTreeMap<PolicyId, Policy>,
-    namespaces: BTreeMap<String, Labels>,
+    pub(crate) namespaces: BTreeMap<String, PolicyNamespace>,
     #[serde(with = "knit_model::serde_pairs")]
     pub(crate) pods: BTreeMap<PodKey, PolicyPod>,
     /// The pods that peers in compiled rules select.
     pub(crate) peer_sets: PeerSets,
+    /// The number of pods with an app label.
+    #[serde(default)]
+    pub(crate) app_pods: usize,
+    /// The pods of this node, as compiled last.
+    #[serde(default)]
+    pub(crate) local: BTreeSet<PodKey>,
 }
 
 impl PolicyIndex {
-    /// Replaces all policies.
-    pub fn set_policies(&mut self, policies: Vec<Policy>) {
-        self.policies = policies.into_iter().map(|policy| (policy.id.clone(), policy)).collect();
+    /// Replaces all policies of a kind.
+    pub fn set_policies(&mut self, kind: PolicyKind, policies: Vec<Policy>) {
+        self.policies.retain(|id, _| id.kind != kind);
+        self.policies.extend(policies.into_iter().map(|policy| (policy.id.clone(), policy)));
     }
 
     /// Adds or replaces a policy. Returns whether it differs from before.
@@ -74,24 +94,29 @@ impl PolicyIndex {
         self.policies.remove(id).is_some()
     }
 
-    /// Whether there is a policy in any namespace.
+    /// Whether there is any policy.
     pub fn has_policies(&self) -> bool {
         !self.policies.is_empty()
     }
 
+    /// Whether any namespace is isolated.
+    pub fn has_isolated_namespaces(&self) -> bool {
+        self.namespaces.values().any(|namespace| namespace.isolated)
+    }
+
     /// Replaces all namespaces.
-    pub fn set_namespaces(&mut self, namespaces: BTreeMap<String, Labels>) {
+    pub fn set_namespaces(&mut self, namespaces: BTreeMap<String, PolicyNamespace>) {
         self.namespaces = namespaces;
         self.peer_sets.rebuild(&self.pods, &self.namespaces, |_| true);
     }
 
-    /// Adds, changes or (without labels) removes a namespace. Returns whether it differs from before.
-    pub fn set_namespace(&mut self, name: &str, labels: Option<Labels>) -> bool {
-        if self.namespaces.get(name) == labels.as_ref() {
+    /// Adds, changes or removes a namespace. Returns whether it differs from before.
+    pub fn set_namespace(&mut self, name: &str, namespace: Option<PolicyNamespace>) -> bool {
+        if self.namespaces.get(name) == namespace.as_ref() {
             return false;
         }
-        match labels {
-            Some(labels) => drop(self.namespaces.insert(name.to_owned(), labels)),
+        match namespace {
+            Some(namespace) => drop(self.namespaces.insert(name.to_owned(), namespace)),
             None => drop(self.namespaces.remove(name)),
         }
         let by_labels = |selector: &PodSelector| matches!(selector.namespaces, Namespaces::Labelled(_));
@@ -102,6 +127,7 @@ impl PolicyIndex {
     /// Replaces all pods.
     pub fn set_pods(&mut self, pods: impl IntoIterator<Item = (PodKey, PolicyPod)>) {
         self.pods = pods.into_iter().collect();
+        self.app_pods = self.pods.values().filter(|pod| app(pod).is_some()).count();
         self.peer_sets.rebuild(&self.pods, &self.namespaces, |_| true);
     }
 
@@ -110,16 +136,26 @@ impl PolicyIndex {
         if self.pods.get(key) == pod.as_ref() {
             return PodUpdate::Unchanged;
         }
-        let mut is_peer = false;
-        let labels = self.namespaces.get(&key.namespace);
+        let (mut is_peer, mut is_of_app) = (false, false);
+        let namespace = self.namespaces.get(&key.namespace);
         if let Some(before) = self.pods.remove(key) {
-            is_peer |= self.peer_sets.remove(key, &before, labels);
+            if app(&before).is_some() {
+                (is_of_app, self.app_pods) = (true, self.app_pods.saturating_sub(1));
+            }
+            is_peer |= self.peer_sets.remove(key, &before, namespace);
         }
         if let Some(pod) = pod {
-            is_peer |= self.peer_sets.add(key, &pod, labels);
+            if app(&pod).is_some() {
+                (is_of_app, self.app_pods) = (true, self.app_pods + 1);
+            }
+            is_peer |= self.peer_sets.add(key, &pod, namespace);
             self.pods.insert(key.clone(), pod);
         }
-        if is_peer { PodUpdate::Peer } else { PodUpdate::Changed }
+        match (is_of_app, is_peer) {
+            (true, _) => PodUpdate::App,
+            (false, true) => PodUpdate::Peer,
+            (false, false) => PodUpdate::Changed,
+        }
     }
 
     /// Forgets all pods.
@@ -132,22 +168,40 @@ impl PolicyIndex {
         self.pods.get(key)
     }
 
-    /// The policies about a namespace that restrict a direction.
-    pub(crate) fn restricting(&self, namespace: &str, direction: Direction) -> impl Iterator<Item = &Policy> {
-        let first = PolicyId { namespace: namespace.to_owned(), name: String::new() };
-        let of_namespace = self.policies.range(first..).map(|(_, policy)| policy);
-        let of_namespace = of_namespace.take_while(move |policy| policy.id.namespace == namespace);
-        of_namespace.filter(move |policy| policy.rules(direction).is_some())
-    }
-
-    /// The policies about a pod that restrict a direction.
-    pub(crate) fn about<'a>(
+    /// The policies with rules about a direction that may be about pods of a namespace: a namespace that is not known yet may
+    /// have any labels.
+    pub(crate) fn restricting<'a>(
         &'a self,
         namespace: &'a str,
-        pod: &'a PolicyPod,
         direction: Direction,
     ) -> impl Iterator<Item = &'a Policy> {
-        self.restricting(namespace, direction).filter(|policy| policy.subject.matches(&pod.labels))
+        let labels = self.namespaces.get(namespace).map(|namespace| &namespace.labels);
+        let of_namespace =
+            self.policies.range(PolicyId::namespaced(namespace, "")..).map(|(_, policy)| policy);
+        let is_of_namespace = move |policy: &&Policy| {
+            policy.id.kind == PolicyKind::NetworkPolicy && policy.id.namespace == namespace
+        };
+        let of_cluster = self.policies.range(PolicyId::of_cluster("")..).map(|(_, policy)| policy);
+        let is_about = move |policy: &&Policy| match &policy.subject.namespaces {
+            Namespaces::Named(name) => name == namespace,
+            Namespaces::Labelled(selector) => labels.is_none_or(|labels| selector.matches(labels)),
+        };
+        let all = of_namespace.take_while(is_of_namespace).chain(of_cluster.filter(is_about));
+        all.filter(move |policy| policy.rules(direction).is_some())
+    }
+
+    /// The policies about a pod with rules about a direction, in the order of their evaluation.
+    pub(crate) fn about<'a>(
+        &'a self,
+        key: &'a PodKey,
+        pod: &PolicyPod,
+        direction: Direction,
+    ) -> Vec<&'a Policy> {
+        let all = self.restricting(&key.namespace, direction);
+        let mut all: Vec<&Policy> =
+            all.filter(|policy| self.is_selected(&policy.subject, key, pod)).collect();
+        all.sort_by_key(|policy| (policy.tier, &policy.id));
+        all
     }
 
     /// Prepares the sets of pods that rules refer to, and drops others.
@@ -158,18 +212,23 @@ impl PolicyIndex {
     pub(crate) fn is_selected(&self, selector: &PodSelector, key: &PodKey, pod: &PolicyPod) -> bool {
         is_selected(selector, key, pod, self.namespaces.get(&key.namespace))
     }
+
+    /// Whether the labels of a namespace are known.
+    pub(crate) fn knows_namespace(&self, name: &str) -> bool {
+        self.namespaces.contains_key(name)
+    }
 }
 
-/// Whether a selector selects a pod of a namespace with these labels. A namespace that is not known has no labels to select.
+/// Whether a selector selects a pod of this namespace. A namespace that is not known has no labels to select.
 pub(crate) fn is_selected(
     selector: &PodSelector,
     key: &PodKey,
     pod: &PolicyPod,
-    namespace: Option<&Labels>,
+    namespace: Option<&PolicyNamespace>,
 ) -> bool {
     let in_namespace = match &selector.namespaces {
         Namespaces::Named(name) => *name == key.namespace,
-        Namespaces::Labelled(labels) => namespace.is_some_and(|namespace| labels.matches(namespace)),
+        Namespaces::Labelled(labels) => namespace.is_some_and(|namespace| labels.matches(&namespace.labels)),
     };
     in_namespace && selector.pods.matches(&pod.labels)
 }

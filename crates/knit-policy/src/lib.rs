@@ -1,26 +1,30 @@
 //! Network policies, without I/O.
 //!
-//! [`network_policy`] translates NetworkPolicies into [`Policy`], the form that everything else works with. [`PolicyIndex`]
-//! holds policies, namespaces and pods. From it come the rules of the packet filter ([`PolicyIndex::compile`]), and the
-//! verdict on one connection with its reason ([`PolicyIndex::evaluate`]).
+//! [`network_policy`] and [`cluster_network_policy`] translate objects into [`Policy`], the form that everything else works
+//! with. [`PolicyIndex`] holds policies, namespaces and pods. From it come the rules of the packet filter
+//! ([`PolicyIndex::compile`]), and the verdict on one connection with its reason ([`PolicyIndex::evaluate`]).
 
+pub mod cluster_network_policy;
 mod compile;
 mod evaluate;
 mod index;
+mod isolation;
 mod labels;
 mod members;
 pub mod network_policy;
 mod policy;
 mod ranges;
+mod tables;
 
-pub use compile::{
-    CLOSED, LocalPod, NodePolicies, PodChains, PolicyTables, dispatch, is_peer_set, is_pod_element,
-    is_policy_name,
-};
+pub use compile::{LocalPod, NodePolicies};
 pub use evaluate::{Decision, Flow, Verdict};
-pub use index::{PodKey, PodUpdate, PolicyIndex, PolicyPod};
+pub use index::{PodKey, PodUpdate, PolicyIndex, PolicyNamespace, PolicyPod};
+pub use isolation::{APP_LABEL, ISOLATED_ANNOTATION, ISOLATED_LABEL, Segment, is_isolated};
 pub use labels::{LabelSelector, Labels, Operator, Requirement};
 pub use policy::{
-    Direction, NamedPort, Namespaces, Peer, PodSelector, Policy, PolicyId, PortMatch, PortNumber, Protocol,
-    Rule,
+    Action, Direction, NamedPort, Namespaces, Peer, PodSelector, Policy, PolicyId, PolicyKind, PortMatch,
+    PortNumber, Protocol, Rule, Tier,
+};
+pub use tables::{
+    CLOSED, Element, PodChains, PolicyTables, dispatch, is_peer_set, is_pod_element, is_policy_name,
 };

@@ -6,10 +6,11 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::compile::PEERS;
-use crate::index::{PodKey, PolicyPod, is_selected};
-use crate::labels::Labels;
+use crate::index::{PodKey, PolicyNamespace, PolicyPod, is_selected};
 use crate::policy::{PodSelector, Protocol};
+
+/// The prefix of the sets of pods that rules refer to.
+pub(crate) const PEERS: &str = "policy_peers_";
 
 /// What a set of the packet filter contains.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,7 +79,7 @@ impl PeerSets {
         mut self,
         declared: Self,
         pods: &BTreeMap<PodKey, PolicyPod>,
-        namespaces: &BTreeMap<String, Labels>,
+        namespaces: &BTreeMap<String, PolicyNamespace>,
     ) -> Self {
         let mut all = declared;
         for (name, one) in &mut all.0 {
@@ -94,7 +95,7 @@ impl PeerSets {
     pub(crate) fn rebuild(
         &mut self,
         pods: &BTreeMap<PodKey, PolicyPod>,
-        namespaces: &BTreeMap<String, Labels>,
+        namespaces: &BTreeMap<String, PolicyNamespace>,
         is_affected: impl Fn(&PodSelector) -> bool,
     ) {
         self.0
@@ -103,8 +104,8 @@ impl PeerSets {
             .for_each(|one| one.fill(pods, namespaces));
     }
 
-    /// Adds a pod of a namespace with these labels. Returns whether a set selects it.
-    pub(crate) fn add(&mut self, key: &PodKey, pod: &PolicyPod, namespace: Option<&Labels>) -> bool {
+    /// Adds a pod. Returns whether a set selects it.
+    pub(crate) fn add(&mut self, key: &PodKey, pod: &PolicyPod, namespace: Option<&PolicyNamespace>) -> bool {
         let mut is_member = false;
         for one in self.selecting(key, pod, namespace) {
             one.add(pod);
@@ -114,7 +115,12 @@ impl PeerSets {
     }
 
     /// Removes a pod. Returns whether a set selected it.
-    pub(crate) fn remove(&mut self, key: &PodKey, pod: &PolicyPod, namespace: Option<&Labels>) -> bool {
+    pub(crate) fn remove(
+        &mut self,
+        key: &PodKey,
+        pod: &PolicyPod,
+        namespace: Option<&PolicyNamespace>,
+    ) -> bool {
         let mut was_member = false;
         for one in self.selecting(key, pod, namespace) {
             for member in one.set.members(pod) {
@@ -132,14 +138,14 @@ impl PeerSets {
         &'a mut self,
         key: &'a PodKey,
         pod: &'a PolicyPod,
-        namespace: Option<&'a Labels>,
+        namespace: Option<&'a PolicyNamespace>,
     ) -> impl Iterator<Item = &'a mut PeerSetMembers> {
         self.0.values_mut().filter(move |one| is_selected(&one.set.selector, key, pod, namespace))
     }
 }
 
 impl PeerSetMembers {
-    fn fill(&mut self, pods: &BTreeMap<PodKey, PolicyPod>, namespaces: &BTreeMap<String, Labels>) {
+    fn fill(&mut self, pods: &BTreeMap<PodKey, PolicyPod>, namespaces: &BTreeMap<String, PolicyNamespace>) {
         self.members.clear();
         for (key, pod) in pods {
             if is_selected(&self.set.selector, key, pod, namespaces.get(&key.namespace)) {

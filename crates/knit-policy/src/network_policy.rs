@@ -5,7 +5,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::labels::LabelSelector;
-use crate::policy::{Namespaces, Peer, PodSelector, Policy, PolicyId, PortMatch, PortNumber, Protocol, Rule};
+use crate::policy::{
+    Action, Namespaces, Peer, PodSelector, Policy, PolicyId, PortMatch, PortNumber, Protocol, Rule, Tier,
+};
 
 /// Translates the `spec` of a NetworkPolicy. A policy that cannot be read allows nothing to and from the pods that it
 /// selects, or all pods of its namespace if that cannot be read either; the warning says why.
@@ -15,7 +17,8 @@ pub fn translate(id: PolicyId, spec: &Value) -> (Policy, Option<String>) {
         Err(error) => {
             let subject = spec.get("podSelector").cloned().unwrap_or_default();
             let subject = serde_json::from_value(subject).unwrap_or_default();
-            let warning = format!("NetworkPolicy {id} allows nothing, because it cannot be read: {error}");
+            let subject = PodSelector::in_namespace(&id.namespace, subject);
+            let warning = format!("{id} allows nothing, because it cannot be read: {error}");
             (Policy::closed(id, subject), Some(warning))
         }
     }
@@ -41,7 +44,8 @@ fn read(id: &PolicyId, spec: &Value) -> Result<Policy, String> {
     let egress = rules("egress", spec.egress.unwrap_or_default(), |raw| std::mem::take(&mut raw.to))?;
     Ok(Policy {
         id: id.clone(),
-        subject: spec.pod_selector,
+        tier: Tier::Namespace,
+        subject: PodSelector::in_namespace(&id.namespace, spec.pod_selector),
         ingress: with_ingress.then_some(ingress),
         egress: with_egress.then_some(egress),
     })
@@ -51,7 +55,11 @@ fn rule(namespace: &str, peers: Vec<RawPeer>, ports: Vec<RawPort>) -> Result<Rul
     let is_restricted = (!peers.is_empty(), !ports.is_empty());
     let peers: Vec<Peer> = peers.into_iter().map(|raw| peer(namespace, raw)).collect::<Result<_, _>>()?;
     let ports: Vec<PortMatch> = ports.into_iter().map(port).collect::<Result<_, _>>()?;
-    Ok(Rule { peers: is_restricted.0.then_some(peers), ports: is_restricted.1.then_some(ports) })
+    Ok(Rule {
+        action: Action::Allow,
+        peers: is_restricted.0.then_some(peers),
+        ports: is_restricted.1.then_some(ports),
+    })
 }
 
 fn peer(namespace: &str, raw: RawPeer) -> Result<Peer, String> {
@@ -151,7 +159,7 @@ mod tests {
     }
 
     fn id() -> PolicyId {
-        PolicyId { namespace: "shop".to_owned(), name: "p".to_owned() }
+        PolicyId::namespaced("shop", "p")
     }
 
     #[test]
@@ -172,11 +180,11 @@ mod tests {
     #[test]
     fn missing_peers_and_ports_mean_any() {
         let rules = policy(json!({"podSelector": {}, "ingress": [{}, {"from": [], "ports": []}]})).ingress;
-        assert_eq!(rules, Some(vec![Rule { peers: None, ports: None }; 2]));
+        assert_eq!(rules, Some(vec![Rule { action: Action::Allow, peers: None, ports: None }; 2]));
         // A port without a number means all ports of the protocol.
         let rules = policy(json!({"podSelector": {}, "ingress": [{"ports": [{"protocol": "UDP"}]}]})).ingress;
         let ports = Some(vec![PortMatch { protocol: Protocol::Udp, port: None }]);
-        assert_eq!(rules, Some(vec![Rule { peers: None, ports }]));
+        assert_eq!(rules, Some(vec![Rule { action: Action::Allow, peers: None, ports }]));
     }
 
     #[test]
@@ -224,7 +232,7 @@ mod tests {
             let warning = warning.unwrap();
             assert!(warning.contains(message) && warning.contains("shop/p"), "{warning}");
             let db = serde_json::from_value(subject.clone()).unwrap();
-            assert_eq!(policy, Policy::closed(id(), db));
+            assert_eq!(policy, Policy::closed(id(), PodSelector::in_namespace("shop", db)));
         }
     }
 }

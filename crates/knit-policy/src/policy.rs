@@ -10,23 +10,48 @@ use crate::labels::LabelSelector;
 /// The object that a policy comes from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PolicyId {
-    /// Its namespace.
+    /// Its kind.
+    pub kind: PolicyKind,
+    /// Its namespace; empty for kinds without one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub namespace: String,
     /// Its name.
     pub name: String,
 }
 
-/// A policy about pods of one namespace. A direction with rules allows what one of its rules, or a rule of another policy
-/// about the same pod, matches, and nothing else. A direction without rules (`None`) is not restricted by this policy.
+/// A kind of object that policies come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum PolicyKind {
+    /// `networking.k8s.io/v1`: written by tenants, about pods of the own namespace.
+    NetworkPolicy,
+    /// `policy.networking.k8s.io/v1alpha2`: written by admins, about pods of any namespace.
+    ClusterNetworkPolicy,
+}
+
+/// The group of a policy. Groups are evaluated one after the other, and in a group policies with a lower priority value first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Tier {
+    /// Admins decide first. The number is the priority.
+    Admin(u16),
+    /// NetworkPolicies. If one of them is about a pod, what none of their rules allows is denied.
+    Namespace,
+    /// Admins decide what applies without a NetworkPolicy. The number is the priority.
+    Baseline(u16),
+}
+
+/// A policy about pods. A direction without rules (`None`) is not restricted by it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
     /// The object.
     pub id: PolicyId,
+    /// Its group.
+    pub tier: Tier,
     /// The pods that it is about.
-    pub subject: LabelSelector,
-    /// Which connections to these pods are allowed.
+    pub subject: PodSelector,
+    /// Rules for connections to these pods, in their order.
     pub ingress: Option<Vec<Rule>>,
-    /// Which connections from these pods are allowed.
+    /// Rules for connections from these pods, in their order.
     pub egress: Option<Vec<Rule>>,
 }
 
@@ -40,13 +65,28 @@ pub enum Direction {
     Egress,
 }
 
-/// Connections that are allowed: with one of these peers, and to one of these ports.
+/// What applies to connections with one of these peers, and to one of these ports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
+    /// What applies.
+    pub action: Action,
     /// The other ends; `None`: any.
     pub peers: Option<Vec<Peer>>,
     /// The protocols and destination ports; `None`: any.
     pub ports: Option<Vec<PortMatch>>,
+}
+
+/// What a rule decides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Action {
+    /// The connection is allowed.
+    #[default]
+    Allow,
+    /// It is denied.
+    Deny,
+    /// The next tier decides.
+    Pass,
 }
 
 /// The other end of a connection.
@@ -134,10 +174,47 @@ impl Policy {
         }
     }
 
-    /// The same policy with nothing allowed in either direction.
+    /// A NetworkPolicy that allows nothing in either direction.
     #[must_use]
-    pub fn closed(id: PolicyId, subject: LabelSelector) -> Self {
-        Self { id, subject, ingress: Some(Vec::new()), egress: Some(Vec::new()) }
+    pub fn closed(id: PolicyId, subject: PodSelector) -> Self {
+        Self { id, tier: Tier::Namespace, subject, ingress: Some(Vec::new()), egress: Some(Vec::new()) }
+    }
+}
+
+impl PodSelector {
+    /// All pods of all namespaces.
+    pub fn everything() -> Self {
+        Self { namespaces: Namespaces::Labelled(LabelSelector::default()), pods: LabelSelector::default() }
+    }
+
+    /// Pods of one namespace.
+    pub fn in_namespace(namespace: &str, pods: LabelSelector) -> Self {
+        Self { namespaces: Namespaces::Named(namespace.to_owned()), pods }
+    }
+}
+
+impl PolicyId {
+    /// The id of a NetworkPolicy.
+    pub fn namespaced(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { kind: PolicyKind::NetworkPolicy, namespace: namespace.into(), name: name.into() }
+    }
+
+    /// The id of a ClusterNetworkPolicy.
+    pub fn of_cluster(name: impl Into<String>) -> Self {
+        Self { kind: PolicyKind::ClusterNetworkPolicy, namespace: String::new(), name: name.into() }
+    }
+}
+
+impl PolicyKind {
+    /// All.
+    pub const ALL: [Self; 2] = [Self::NetworkPolicy, Self::ClusterNetworkPolicy];
+
+    /// Its name in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NetworkPolicy => "NetworkPolicy",
+            Self::ClusterNetworkPolicy => "ClusterNetworkPolicy",
+        }
     }
 }
 
@@ -155,6 +232,9 @@ impl Direction {
 }
 
 impl Protocol {
+    /// All.
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
+
     /// Its number in IP headers.
     pub fn number(self) -> u8 {
         match self {
@@ -167,6 +247,9 @@ impl Protocol {
 
 impl fmt::Display for PolicyId {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}/{}", self.namespace, self.name)
+        match self.kind {
+            PolicyKind::NetworkPolicy => write!(out, "NetworkPolicy {}/{}", self.namespace, self.name),
+            PolicyKind::ClusterNetworkPolicy => write!(out, "ClusterNetworkPolicy {}", self.name),
+        }
     }
 }

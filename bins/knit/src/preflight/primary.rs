@@ -14,7 +14,7 @@ pub fn checks(facts: &ClusterFacts) -> Vec<Check> {
     vec![custom_policies(&facts.custom_policies), kube_proxy(&facts.daemonsets, &facts.kube_proxy_pods)]
 }
 
-/// Knit enforces NetworkPolicies of Kubernetes, and no other kind of policy.
+/// Knit enforces NetworkPolicies and ClusterNetworkPolicies, and no other kind of policy.
 fn custom_policies(policies: &[(String, ApiAnswer)]) -> Check {
     const NAME: &str = "network-policy";
     let in_use: Vec<String> = policies
@@ -24,8 +24,8 @@ fn custom_policies(policies: &[(String, ApiAnswer)]) -> Check {
         .map(|(name, count)| format!("{count} {name}"))
         .collect();
     if !in_use.is_empty() {
-        let advice = "Knit enforces NetworkPolicies (networking.k8s.io) only: replace the others, or keep a network plugin that \
-                      enforces them and use the profile `beside`";
+        let advice = "Knit enforces NetworkPolicies and ClusterNetworkPolicies: replace the others, or keep a network plugin \
+                      that enforces them and use the profile `beside`";
         return Check::new(NAME, Warn, in_use.join(", "), advice);
     }
     let denied = policies.iter().find_map(|(_, answer)| match answer {

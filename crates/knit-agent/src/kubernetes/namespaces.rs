@@ -9,32 +9,38 @@ use knit_engine::policies::PolicyEvent;
 use knit_kube::WatchUpdate;
 use knit_kube::kube::Api;
 use knit_kube::kube::runtime::watcher;
+use knit_policy::{PolicyNamespace, is_isolated};
 
-use super::{Context, informers};
+use super::{Context, informers, policies};
 
 /// Watches all namespaces. While the API server is unavailable, the last known settings stay, also across a restart.
 pub(super) async fn run(context: Context) {
     let submit = |seen: WatchUpdate<Namespace>| {
-        context.handle.submit(Event::Policies(labels(&seen)));
+        policies::submit(&context, policy_event(&seen));
         context.handle.submit(Event::Namespaces(event(seen)));
     };
     let api: Api<Namespace> = Api::all(context.client.clone());
     informers::watch(&context.handle, "namespaces", api, watcher::Config::default(), submit).await;
 }
 
-/// The labels of namespaces, which policies select.
-fn labels(seen: &WatchUpdate<Namespace>) -> PolicyEvent {
+/// What policies need of namespaces.
+fn policy_event(seen: &WatchUpdate<Namespace>) -> PolicyEvent {
     let name = |one: &Namespace| one.metadata.name.clone().unwrap_or_default();
-    let labels = |one: &Namespace| one.metadata.labels.clone().unwrap_or_default();
     match seen {
         WatchUpdate::Listed(all) => {
-            PolicyEvent::NamespacesListed(all.iter().map(|one| (name(one), labels(one))).collect())
+            PolicyEvent::NamespacesListed(all.iter().map(|one| (name(one), policy_namespace(one))).collect())
         }
         WatchUpdate::Applied(one) => {
-            PolicyEvent::NamespaceChanged { name: name(one), labels: Some(labels(one)) }
+            PolicyEvent::NamespaceChanged { name: name(one), namespace: Some(policy_namespace(one)) }
         }
-        WatchUpdate::Deleted(one) => PolicyEvent::NamespaceChanged { name: name(one), labels: None },
+        WatchUpdate::Deleted(one) => PolicyEvent::NamespaceChanged { name: name(one), namespace: None },
     }
+}
+
+fn policy_namespace(one: &Namespace) -> PolicyNamespace {
+    let labels = one.metadata.labels.clone().unwrap_or_default();
+    let annotations = one.metadata.annotations.clone().unwrap_or_default();
+    PolicyNamespace { isolated: is_isolated(&labels, &annotations), labels }
 }
 
 fn event(seen: WatchUpdate<Namespace>) -> NamespaceEvent {

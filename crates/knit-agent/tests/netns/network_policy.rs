@@ -12,7 +12,10 @@ use knit_engine::policies::PolicyEvent;
 use knit_engine::{AttachRequest, CallId, CallResult, Event};
 use knit_model::intent::NodeRoutesIntent;
 use knit_model::provenance::Dialect;
-use knit_policy::{Labels, PodKey, PolicyId, PolicyPod, network_policy};
+use knit_policy::{
+    APP_LABEL, Labels, PodKey, PolicyId, PolicyKind, PolicyNamespace, PolicyPod, cluster_network_policy,
+    network_policy,
+};
 use knit_testbed::{EchoServer, Namespace, Pod, Testbed, eventually};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -30,6 +33,7 @@ const DENIED: Duration = Duration::from_millis(400);
 
 /// A node with three pods, each with TCP and UDP echo servers on ports 80 and 81, and an external host.
 struct PolicyNode {
+    isolated: bool,
     external: Namespace,
     host: Namespace,
     pods: BTreeMap<&'static str, Pod>,
@@ -46,6 +50,11 @@ fn address(pod: &str, family: usize) -> IpAddr {
         0 => IpAddr::from([10, 75, 0, number]),
         _ => IpAddr::from([0xfd75, 0x6b6e, 0x6974, 0, 0, 0, 0, u16::from(number)]),
     }
+}
+
+/// Pod `other` is in the namespace `other`, the others in `shop`.
+fn namespace_of(pod: &str) -> &'static str {
+    if pod == "other" { "other" } else { "shop" }
 }
 
 fn both(pod: &str) -> [IpAddr; 2] {
@@ -69,6 +78,7 @@ impl PolicyNode {
         let agent = host.run(|| Standalone::open(folder.path()).unwrap());
         let labels = PODS.map(|name| (name, Labels::from([("app".to_owned(), name.to_owned())]))).into();
         let mut node = Self {
+            isolated: false,
             external,
             host,
             pods,
@@ -94,9 +104,13 @@ impl PolicyNode {
     fn list(&mut self, policies: &[(&str, Value)]) {
         let policies = policies.iter().map(|(name, spec)| policy(name, spec)).collect();
         let pods = PODS.map(|name| self.policy_pod(name)).into();
-        let namespaces = [("shop".to_owned(), Labels::new())].into();
+        let namespace = |isolated: bool| PolicyNamespace { isolated, ..PolicyNamespace::default() };
+        let namespaces = [("shop", namespace(self.isolated)), ("other", namespace(false))];
+        let namespaces = namespaces.map(|(name, namespace)| (name.to_owned(), namespace)).into();
         for event in [
-            PolicyEvent::PoliciesListed(policies),
+            PolicyEvent::PoliciesListed(PolicyKind::NetworkPolicy, policies),
+            PolicyEvent::PoliciesListed(PolicyKind::ClusterNetworkPolicy, Vec::new()),
+            PolicyEvent::AppPodsListed(false),
             PolicyEvent::NamespacesListed(namespaces),
             PolicyEvent::PodsListed(pods),
         ] {
@@ -105,7 +119,7 @@ impl PolicyNode {
     }
 
     fn policy_pod(&self, name: &str) -> (PodKey, PolicyPod) {
-        let key = PodKey { namespace: "shop".to_owned(), name: name.to_owned() };
+        let key = PodKey { namespace: namespace_of(name).to_owned(), name: name.to_owned() };
         let labels = self.labels[name].clone();
         (key, PolicyPod { uid: name.to_owned(), labels, addresses: both(name).into(), ports: Vec::new() })
     }
@@ -114,8 +128,28 @@ impl PolicyNode {
         self.handle(Event::Policies(PolicyEvent::PolicyApplied(Box::new(policy(name, spec)))));
     }
 
+    fn apply_cluster(&mut self, name: &str, spec: &Value) {
+        let (policy, warnings) = cluster_network_policy::translate(PolicyId::of_cluster(name), spec);
+        assert_eq!(warnings, [""; 0]);
+        self.handle(Event::Policies(PolicyEvent::PolicyApplied(Box::new(policy.unwrap()))));
+    }
+
+    fn isolate(&mut self, isolated: bool) {
+        self.isolated = isolated;
+        let namespace = Some(PolicyNamespace { isolated, ..PolicyNamespace::default() });
+        self.handle(Event::Policies(PolicyEvent::NamespaceChanged { name: "shop".to_owned(), namespace }));
+    }
+
+    /// Translates connections to the address of a Service as kube-proxy does: on the client's node, before routing.
+    fn add_service(&self, rules: &[&str]) {
+        let chain = "add chain ip service translate { type nat hook prerouting priority -100; }";
+        for line in ["add table ip service", chain].iter().chain(rules) {
+            self.host.output("nft", &[line]).unwrap();
+        }
+    }
+
     fn delete(&mut self, name: &str) {
-        let id = PolicyId { namespace: "shop".to_owned(), name: name.to_owned() };
+        let id = PolicyId::namespaced("shop", name);
         self.handle(Event::Policies(PolicyEvent::PolicyDeleted(id)));
     }
 
@@ -141,7 +175,7 @@ impl PolicyNode {
                 sandbox: SandboxRequest {
                     id: id.clone(),
                     netns,
-                    namespace: "shop".to_owned(),
+                    namespace: namespace_of(name).to_owned(),
                     pod: id.clone(),
                     uid: id,
                     ..SandboxRequest::default()
@@ -247,7 +281,7 @@ impl PolicyNode {
 }
 
 fn policy(name: &str, spec: &Value) -> knit_policy::Policy {
-    let id = PolicyId { namespace: "shop".to_owned(), name: name.to_owned() };
+    let id = PolicyId::namespaced("shop", name);
     let (policy, warning) = network_policy::translate(id, spec);
     assert_eq!(warning, None);
     policy
@@ -266,7 +300,8 @@ fn app(name: &str) -> Value {
 /// Pods with the label `app: db` are reached from those with `app: web` on port 80.
 fn db_from_web() -> Value {
     let ports = json!([{"port": 80}, {"port": 80, "protocol": "UDP"}]);
-    json!({"podSelector": app("db"), "ingress": [{"from": [{"podSelector": app("web")}], "ports": ports}]})
+    let web = json!({"namespaceSelector": {}, "podSelector": app("web")});
+    json!({"podSelector": app("db"), "ingress": [{"from": [web], "ports": ports}]})
 }
 
 #[test]
@@ -367,17 +402,12 @@ fn services_are_judged_by_their_backends() {
     node.list(&[("db", db_from_web())]);
     node.attach_all();
     node.assert_reached("web", "db", 80);
-    // As kube-proxy translates: on the client's node, before routing.
-    for line in [
-        "add table ip service",
-        "add chain ip service translate { type nat hook prerouting priority -100; }",
+    node.add_service(&[
         "add rule ip service translate ip daddr 10.96.0.10 tcp dport 8000 dnat to 10.75.0.3:80",
         "add rule ip service translate ip daddr 10.96.0.10 tcp dport 8001 dnat to 10.75.0.3:81",
         "add chain ip service hairpin { type nat hook postrouting priority 100; }",
         "add rule ip service hairpin ct status dnat ip saddr 10.75.0.3 ip daddr 10.75.0.3 masquerade",
-    ] {
-        node.host.output("nft", &[line]).unwrap();
-    }
+    ]);
     let connect = |from: &str, port: u16| {
         let at = SocketAddr::from(([10, 96, 0, 10], port));
         node.namespace(from).run(|| TcpStream::connect_timeout(&at, DENIED)).is_ok()
@@ -387,4 +417,105 @@ fn services_are_judged_by_their_backends() {
     assert!(!connect("web", 8001), "{}", node.rules());
     // The pod reaches itself through the Service, on any port.
     node.namespace("db").tcp_reaches(("10.96.0.10", 8001)).unwrap();
+}
+
+#[test]
+fn pods_of_an_isolated_namespace_are_reached_through_services_only() {
+    let mut node = PolicyNode::new("np-isolated");
+    node.list(&[]);
+    node.attach_all();
+    node.add_service(&[
+        "add rule ip service translate ip daddr 10.96.0.10 tcp dport 8000 dnat to 10.75.0.3:80",
+    ]);
+    node.assert_reached("other", "db", 80);
+    let mut open = node.connect("other", "db", 80);
+    assert!(echoes(&mut open));
+    node.isolate(true);
+    node.list(&[]);
+    // a: pods of the namespace reach each other.
+    node.assert_reached("web", "db", 80);
+    assert!(node.pings("web", "db"));
+    // b: pods of other namespaces do not reach them, nor do their open connections go on.
+    node.assert_denied("other", "db", 80);
+    node.assert_denied_by_udp("other", "db", 80);
+    assert!(!node.pings("other", "db") && !node.pings_link_local("other", "db"), "{}", node.rules());
+    assert!(!echoes(&mut open), "{}", node.rules());
+    // c: they reach pods of other namespaces.
+    node.assert_reached("db", "other", 80);
+    assert!(node.pings("db", "other"));
+    // d and e: Services are reached from the namespace and from others.
+    for from in ["web", "other"] {
+        node.namespace(from).tcp_reaches(("10.96.0.10", 8000)).unwrap();
+    }
+    // Not pods: the node, an external host.
+    node.assert_reached("node", "db", 80);
+    node.assert_reached("external", "db", 80);
+    // A restart and a lost table do not open the namespace.
+    node.restart();
+    node.assert_denied("other", "db", 80);
+    node.list(&[]);
+    node.assert_denied("other", "db", 80);
+    node.isolate(false);
+    node.assert_reached("other", "db", 80);
+    eventually("the retransmitted packets pass again", TIMEOUT, || echoes(&mut open));
+    assert!(!node.rules().contains("policy"), "nothing remains without policies\n{}", node.rules());
+}
+
+#[test]
+fn pods_of_an_app_are_reached_from_the_app_only() {
+    let mut node = PolicyNode::new("np-app");
+    node.list(&[]);
+    node.attach_all();
+    node.add_service(&[
+        "add rule ip service translate ip daddr 10.96.0.10 tcp dport 8000 dnat to 10.75.0.3:80",
+    ]);
+    let bank = |app: &str| {
+        Labels::from([("app".to_owned(), app.to_owned()), (APP_LABEL.to_owned(), "bank".to_owned())])
+    };
+    node.labels.insert("db", bank("db"));
+    node.handle(Event::Policies(PolicyEvent::AppPodsListed(true)));
+    node.list(&[]);
+    node.assert_denied("web", "db", 80);
+    node.assert_denied("other", "db", 80);
+    node.namespace("web").tcp_reaches(("10.96.0.10", 8000)).unwrap();
+    node.assert_reached("db", "web", 80);
+    node.labels.insert("web", bank("web"));
+    let (key, pod) = node.policy_pod("web");
+    node.handle(Event::Policies(PolicyEvent::PodChanged { key, pod: Some(pod) }));
+    node.assert_reached("web", "db", 80);
+    // A NetworkPolicy decides instead.
+    let from_other = json!([{"namespaceSelector": {}, "podSelector": app("other")}]);
+    node.apply("db", &json!({"podSelector": app("db"), "ingress": [{"from": from_other}]}));
+    node.assert_reached("other", "db", 80);
+    node.assert_denied("web", "db", 80);
+}
+
+#[test]
+fn policies_of_admins_come_before_and_after_those_of_tenants() {
+    let mut node = PolicyNode::new("np-admin");
+    node.list(&[("db", db_from_web())]);
+    node.attach_all();
+    let subject = json!({"pods": {"namespaceSelector": {}, "podSelector": app("db")}});
+    let policy = |tier: &str, priority: u16, action: &str, from: Value| {
+        let ingress = json!([{"action": action, "from": [from]}]);
+        json!({"tier": tier, "priority": priority, "subject": subject, "ingress": ingress})
+    };
+    let pods = |name: &str| json!({"pods": {"namespaceSelector": {}, "podSelector": app(name)}});
+    node.assert_reached("web", "db", 80);
+    node.assert_denied("other", "db", 80);
+    // An admin denies what a tenant allows, and allows what a tenant does not.
+    node.apply_cluster("deny", &policy("Admin", 10, "Deny", json!({"namespaces": {}})));
+    node.apply_cluster("allow", &policy("Admin", 5, "Accept", pods("other")));
+    node.assert_denied("web", "db", 80);
+    node.assert_reached("other", "db", 81);
+    // Passed on, the tenant decides.
+    node.apply_cluster("pass", &policy("Admin", 1, "Pass", json!({"namespaces": {}})));
+    node.assert_reached("web", "db", 80);
+    node.assert_denied("other", "db", 80);
+    // What applies without a NetworkPolicy.
+    node.apply_cluster("default", &policy("Baseline", 1, "Deny", pods("web")));
+    node.assert_reached("web", "db", 80);
+    node.delete("db");
+    node.assert_denied("web", "db", 80);
+    node.assert_reached("other", "db", 80);
 }

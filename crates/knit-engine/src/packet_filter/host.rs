@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use knit_model::IfName;
-use knit_model::filter::ElementData;
 use knit_model::intent::NodeRoutesIntent;
 use knit_model::route::GatewayRoute;
 use serde::{Deserialize, Serialize};
@@ -100,7 +99,7 @@ impl HostFilter {
         }
         all.extend(elements::of_ranges(TUNNEL_PEERS, &self.tunnel_peers));
         let of_policies = self.policies.iter().flat_map(|policies| policies.elements.iter());
-        all.extend(of_policies.map(|key| (key.clone(), ElementData::Key)));
+        all.extend(of_policies.cloned());
         let remote = self.remote_egress_paths.iter();
         all.extend(remote.flat_map(|(address, path)| elements::of_egress(*address, path)));
         all

@@ -1,16 +1,18 @@
 //! Evaluates compiled rules as the kernel does, for one connection.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use knit_model::filter::field::{Field, IpFamily, Value};
+use knit_model::filter::field::{Field, IpFamily, Value, ct_status};
 use knit_model::filter::rule::{Comparison, Expression, FilterRule, LookupResult, Verdict};
 use knit_model::filter::{ElementData, ElementKey, FilterTable, KeyPart};
-use knit_policy::{Flow, LocalPod, PolicyIndex, dispatch};
+use knit_policy::{Element, Flow, LocalPod, PolicyIndex, dispatch};
 
 /// The tables of a node with all elements.
 pub struct Tables {
     table: FilterTable,
-    elements: Vec<(ElementKey, ElementData)>,
+    /// The elements of each set.
+    elements: BTreeMap<String, Vec<Element>>,
 }
 
 impl Tables {
@@ -19,15 +21,23 @@ impl Tables {
         let compiled = index.compile(local.iter().map(|(pod, _)| *pod));
         let mut table = FilterTable::default();
         dispatch(&mut table, &compiled.tables);
-        let constant = compiled.elements.into_iter().chain(index.peer_elements());
-        let mut elements: Vec<_> = constant.map(|key| (key, ElementData::Key)).collect();
+        let mut elements: Vec<_> = compiled.elements.into_iter().chain(index.peer_elements()).collect();
         for (chains, (_, addresses)) in compiled.pods.iter().zip(local) {
             elements.extend(addresses.iter().flat_map(|address| chains.elements(*address)));
         }
-        for (key, _) in &elements {
+        let mut keys = BTreeSet::new();
+        for (key, data) in &elements {
             assert!(table.sets.contains_key(&key.set), "{key} is in no set of the table");
+            assert!(keys.insert(key.clone()), "{key} is there twice");
+            if let ElementData::Verdict(Verdict::Jump(chain)) = data {
+                assert!(table.chains.contains_key(chain), "{key} leads to {chain}, which does not exist");
+            }
         }
-        Self { table, elements }
+        let mut of_sets: BTreeMap<String, Vec<Element>> = BTreeMap::new();
+        for element in elements {
+            of_sets.entry(element.0.set.clone()).or_default().push(element);
+        }
+        Self { table, elements: of_sets }
     }
 
     /// The number of chains.
@@ -112,7 +122,7 @@ impl Tables {
             element.key.len() == key.len()
                 && element.key.iter().zip(key).all(|(part, one)| contains(part, one))
         };
-        let mut found = self.elements.iter().filter(|(element, _)| element.set == set && is_key(element));
+        let mut found = self.elements.get(set).into_iter().flatten().filter(|(element, _)| is_key(element));
         found.next().map(|(_, data)| data)
     }
 }
@@ -128,6 +138,7 @@ fn value(field: Field, flow: &Flow) -> Option<Value> {
         Field::Destination(of_field) | Field::CtReplySource(of_field) => address(of_field, flow.destination),
         Field::CtReplySourcePort => Some(flow.port.into()),
         Field::CtState => Some(Value::Number(2)),
+        Field::CtStatus => Some(Value::Number(if flow.through_service { ct_status::DNAT } else { 0 })),
         other => panic!("{other} is not expected in a policy"),
     }
 }

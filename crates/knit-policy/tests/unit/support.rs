@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use knit_policy::{
-    Flow, LocalPod, NamedPort, PodKey, PolicyId, PolicyIndex, PolicyPod, Protocol, network_policy,
+    Flow, LocalPod, NamedPort, PodKey, PolicyId, PolicyIndex, PolicyPod, Protocol, cluster_network_policy,
+    network_policy,
 };
 use serde_json::Value;
 
@@ -47,14 +48,22 @@ impl TestPod {
 
 /// Adds or replaces a NetworkPolicy.
 pub fn apply(index: &mut PolicyIndex, namespace: &str, name: &str, spec: &Value) {
-    let id = PolicyId { namespace: namespace.to_owned(), name: name.to_owned() };
+    let id = PolicyId::namespaced(namespace, name);
     let (policy, warning) = network_policy::translate(id, spec);
     assert_eq!(warning, None, "{spec}");
     index.apply_policy(policy);
 }
 
-/// The tables of a node that has all pods.
-pub fn tables(index: &mut PolicyIndex, pods: &[TestPod]) -> Tables {
+/// Adds or replaces a ClusterNetworkPolicy.
+pub fn apply_cluster(index: &mut PolicyIndex, name: &str, spec: &Value) {
+    let (policy, warnings) = cluster_network_policy::translate(PolicyId::of_cluster(name), spec);
+    assert!(warnings.is_empty(), "{spec}: {warnings:?}");
+    index.apply_policy(policy.unwrap());
+}
+
+/// The tables of a node that has these pods.
+pub fn tables<'a>(index: &mut PolicyIndex, pods: impl IntoIterator<Item = &'a TestPod>) -> Tables {
+    let pods: Vec<&TestPod> = pods.into_iter().collect();
     let uids: Vec<String> = pods.iter().map(|pod| pod.pod().uid).collect();
     let local = pods.iter().zip(&uids).map(|(pod, uid)| {
         (LocalPod { namespace: &pod.namespace, name: &pod.name, uid }, vec![pod.v4(), pod.v6()])
@@ -64,5 +73,5 @@ pub fn tables(index: &mut PolicyIndex, pods: &[TestPod]) -> Tables {
 }
 
 pub fn tcp(source: IpAddr, destination: IpAddr, port: u16) -> Flow {
-    Flow { source, destination, protocol: 6, port }
+    Flow { source, destination, protocol: 6, port, through_service: false }
 }

@@ -2,7 +2,7 @@
 
 use knit_engine::Settings;
 use knit_engine::policies::PolicyEvent;
-use knit_policy::{Labels, PodKey, PolicyId, PolicyPod, network_policy};
+use knit_policy::{Labels, PodKey, PolicyId, PolicyKind, PolicyNamespace, PolicyPod, network_policy};
 use serde_json::{Value, json};
 
 use super::*;
@@ -18,7 +18,7 @@ fn network_with_policies() -> StoredObject {
 }
 
 fn policy(name: &str, spec: &Value) -> knit_policy::Policy {
-    let id = PolicyId { namespace: "shop".to_owned(), name: name.to_owned() };
+    let id = PolicyId::namespaced("shop", name);
     network_policy::translate(id, spec).0
 }
 
@@ -27,7 +27,7 @@ fn applied(name: &str, spec: &Value) -> Event {
 }
 
 fn deleted(name: &str) -> Event {
-    let id = PolicyId { namespace: "shop".to_owned(), name: name.to_owned() };
+    let id = PolicyId::namespaced("shop", name);
     Event::Policies(PolicyEvent::PolicyDeleted(id))
 }
 
@@ -62,14 +62,16 @@ impl Node {
     /// Everything that policies follow from is listed.
     fn list(&mut self, policies: &[(&str, Value)]) {
         let policies = policies.iter().map(|(name, spec)| policy(name, spec)).collect();
-        let namespaces = [("shop".to_owned(), Labels::new())].into();
+        let namespaces = [("shop".to_owned(), PolicyNamespace::default())].into();
         let pods = vec![
             pod("a", "db", &["10.75.0.2"]),
             pod("b", "web", &["10.75.0.3"]),
             pod("far", "web", &["10.80.0.7", "fd80::7"]),
         ];
         for event in [
-            PolicyEvent::PoliciesListed(policies),
+            PolicyEvent::PoliciesListed(PolicyKind::NetworkPolicy, policies),
+            PolicyEvent::PoliciesListed(PolicyKind::ClusterNetworkPolicy, Vec::new()),
+            PolicyEvent::AppPodsListed(false),
             PolicyEvent::NamespacesListed(namespaces),
             PolicyEvent::PodsListed(pods),
         ] {
@@ -221,6 +223,35 @@ fn a_restart_keeps_policies_until_everything_is_known() {
     node.handle(changed(pod("c", "other", &["10.75.0.4"])));
     node.detach("c");
     assert_eq!(*node.kernel.filter(&Scope::Host), before);
+    assert!(node.state.problems.is_empty(), "{:?}", node.state.problems);
+}
+
+#[test]
+fn an_isolated_namespace_restricts_connections_of_all_pods_of_the_node() {
+    let mut node = Node::with_policies();
+    node.list(&[]);
+    node.attach_pod("a");
+    assert_eq!(node.elements("policy_local4"), [""; 0]);
+    let isolate = |isolated: bool| {
+        let namespace = Some(PolicyNamespace { isolated, ..PolicyNamespace::default() });
+        Event::Policies(PolicyEvent::NamespaceChanged { name: "shop".to_owned(), namespace })
+    };
+    node.handle(isolate(true));
+    let [chain] = &node.policy_chains()[..] else { panic!("{:?}", node.policy_chains()) };
+    // The pod of this node owns its elements; those of other nodes are shared.
+    assert_eq!(node.elements("policy_local4"), ["10.75.0.2"]);
+    assert_eq!(node.elements("policy_isolated4"), [format!("10.75.0.2 : jump {chain}")]);
+    let remote = |node: &Node| node.elements("policy_remote_isolated4");
+    let all = ["10.75.0.3", "10.80.0.7"].map(|address| format!("{address} : jump {chain}"));
+    assert_eq!(remote(&node), all);
+    // A pod of another node comes and goes.
+    node.handle(changed(pod("new", "web", &["10.80.0.8"])));
+    assert!(remote(&node).contains(&format!("10.80.0.8 : jump {chain}")), "{:?}", remote(&node));
+    let key = pod("new", "web", &[]).0;
+    node.handle(Event::Policies(PolicyEvent::PodChanged { key, pod: None }));
+    assert_eq!(remote(&node), all);
+    node.handle(isolate(false));
+    assert!(node.policy_chains().is_empty(), "{:?}", node.policy_chains());
     assert!(node.state.problems.is_empty(), "{:?}", node.state.problems);
 }
 
