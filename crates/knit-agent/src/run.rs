@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use knit_kernel::fault::FaultInjector;
 use knit_kernel::memory;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing_subscriber::filter::LevelFilter;
@@ -47,6 +48,7 @@ pub fn run(source: Source, faults: Option<Box<dyn FaultInjector + Send>>) -> Res
     memory::limit_arenas();
     let log = LogBuffer::default();
     let level = start_log(&source.config, log.clone())?;
+    raise_descriptor_limit();
     knit_kernel::set_sysctl_root(&source.config.sysctl_dir);
     let daemon = Daemon::start(source.config.options(source.program)?, faults)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -66,6 +68,16 @@ pub fn run(source: Source, faults: Option<Box<dyn FaultInjector + Send>>) -> Res
     }
     tracing::info!("stopped");
     served
+}
+
+/// Raises the limit of file descriptors to what is allowed: service managers keep it low for programs that use `select`. Connections alone
+/// may need more.
+fn raise_descriptor_limit() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, allowed)| setrlimit(Resource::RLIMIT_NOFILE, allowed, allowed));
+    if let Err(why) = raised {
+        tracing::warn!(error = %why, "cannot raise the limit of file descriptors");
+    }
 }
 
 fn start_log(config: &Config, log: LogBuffer) -> Result<Level> {

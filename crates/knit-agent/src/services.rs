@@ -4,6 +4,7 @@
 
 mod agent;
 mod check;
+mod connections;
 mod extensions;
 mod frames;
 mod kni;
@@ -14,6 +15,7 @@ mod plugin_chain;
 mod pods;
 pub(crate) mod request;
 mod standalone;
+mod streams;
 mod watch;
 
 use std::fs::Permissions;
@@ -35,7 +37,6 @@ use knit_model::problem::{Problem, Reason as Why};
 use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch as signal;
-use tokio_stream::wrappers::UnixListenerStream;
 use tonic::metadata::MetadataMap;
 use tonic::service::InterceptorLayer;
 use tonic::transport::Server;
@@ -83,6 +84,7 @@ pub struct Services {
     log: LogBuffer,
     /// Serialises changes through the local API.
     local_api: standalone::LocalApiLock,
+    streams: streams::OpenStreams,
 }
 
 impl AgentInfo {
@@ -104,7 +106,13 @@ impl AgentInfo {
 impl Services {
     /// The services of a daemon.
     pub fn new(handle: Handle, info: AgentInfo, log: LogBuffer) -> Self {
-        Self { handle, info: Arc::new(info), log, local_api: standalone::LocalApiLock::default() }
+        Self {
+            handle,
+            info: Arc::new(info),
+            log,
+            local_api: standalone::LocalApiLock::default(),
+            streams: streams::OpenStreams::default(),
+        }
     }
 
     /// Serves the socket until `stop`. Calls in flight are completed first.
@@ -149,7 +157,7 @@ impl Services {
             .add_service(health_service)
             .add_service(reflection)
             .add_service(older)
-            .serve_with_incoming_shutdown(UnixListenerStream::new(listener), async move {
+            .serve_with_incoming_shutdown(connections::accept(listener), async move {
                 // A dropped sender also means stop.
                 let _ = stop.wait_for(|stop| *stop).await;
             })

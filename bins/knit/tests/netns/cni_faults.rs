@@ -1,12 +1,13 @@
 //! Faults of CNI calls, numbered as in the list of faults.
 
 use std::collections::BTreeSet;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use crate::support::agent::{Agent, Machine, attach, netns, ports};
 use crate::support::cni::{CniCall, addresses, error_of};
+use crate::support::process_peaks::{Usage, peaks_during};
 use knit_kni::{frame, v1};
 use knit_testbed::{Dump, Namespace, Pod, eventually};
 use nix::sys::signal::Signal;
@@ -267,14 +268,36 @@ fn fault_9_a_killed_plugin_leaves_nothing() {
     let pod = machine.testbed.pod("one");
     let agent = machine.agent();
     let ground = Ground::new(&machine, &pod);
-    for number in 0..20 {
-        let mut request = attach(&format!("c{number}"), &netns(&pod));
+    let (mut killed, mut answered) = (0, 0);
+    let mut wait = Duration::from_micros(100);
+    // From before the agent reads the call until after its reply, however fast the machine is.
+    for number in 0..100 {
+        wait = wait.mul_f32(1.15);
+        let container = format!("c{number}");
+        let mut request = attach(&container, &netns(&pod));
         request.group = "cni:test".to_owned();
         let mut stream = UnixStream::connect(machine.path("cni.sock")).unwrap();
         stream.write_all(&frame::encode(&frame::call("Attach", &request, 0))).unwrap();
-        std::thread::sleep(Duration::from_micros(number * 100));
+        std::thread::sleep(wait);
+        stream.set_nonblocking(true).unwrap();
+        let is_answered = stream.read(&mut [0; frame::HEADER_LEN]).is_ok();
+        drop(stream);
+        // The reply may have been on its way: then the attach is complete until the runtime deletes it.
+        let is_attached = || machine.log().contains(&format!("sandbox {container} ifname=eth0"));
+        eventually("it is complete or rolled back", Duration::from_secs(10), || {
+            is_attached() || agent.used_addresses() == 0
+        });
+        let is_complete = is_answered || is_attached();
+        if is_complete {
+            agent.delete(&container);
+        }
+        eventually("no lease is held", Duration::from_secs(10), || agent.used_addresses() == 0);
+        (killed, answered) = (killed + u32::from(!is_complete), answered + u32::from(is_answered));
+        if answered == 3 {
+            break;
+        }
     }
-    eventually("the change is rolled back", Duration::from_secs(10), || agent.used_addresses() == 0);
+    assert!(killed > 10 && answered == 3, "{killed} calls were cut short and {answered} answered");
     ground.assert_clean(&agent);
 }
 
@@ -287,42 +310,65 @@ fn fault_10_invalid_messages_are_rejected_with_bounded_memory() {
         stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         stream.write_all(bytes).unwrap();
         let mut header = [0; frame::HEADER_LEN];
-        std::io::Read::read_exact(&mut stream, &mut header).unwrap();
+        stream.read_exact(&mut header).unwrap();
         let mut reply = vec![0; frame::payload_len(header, 1 << 20).unwrap()];
-        std::io::Read::read_exact(&mut stream, &mut reply).unwrap();
+        stream.read_exact(&mut reply).unwrap();
         <v1::FramedReply as prost::Message>::decode(reply.as_slice()).unwrap()
     };
     assert_eq!(say(&[0xff; 8]).code, 3, "four gigabytes");
     assert_eq!(say(&[0, 0, 0, 2, 0xff, 0xff]).code, 3);
     let unknown = frame::call("Explode", &v1::GetPodRequest::default(), 0);
     assert_eq!(say(&frame::encode(&unknown)).code, 12);
+    // Long calls whose last byte never follows.
+    let before = Usage::of(agent.pid());
+    let longest = 4_u32 << 20;
+    let part = vec![0; longest as usize - 1];
+    let (unfinished, peaks) = peaks_during(agent.pid(), || {
+        let send = |_| {
+            let mut stream = UnixStream::connect(machine.path("cni.sock")).unwrap();
+            stream.write_all(&longest.to_be_bytes()).unwrap();
+            stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+            // A call that the agent does not read yet fills the socket's buffer.
+            (stream.write_all(&part).is_err(), stream)
+        };
+        let unfinished: Vec<(bool, UnixStream)> = (0..60).map(send).collect();
+        CniCall::new(&machine, "STATUS", "", "").succeeded();
+        unfinished
+    });
+    let waiting = unfinished.iter().filter(|(is_waiting, _)| *is_waiting).count();
+    assert_eq!(waiting, 56, "sixteen mebibytes are four such calls");
+    assert!(peaks.kilobytes < before.kilobytes + (24 << 10), "{before:?} became {peaks:?}");
+    drop(unfinished);
     let silent: Vec<UnixStream> =
-        (0..100).map(|_| UnixStream::connect(machine.path("cni.sock")).unwrap()).collect();
+        (0..500).map(|_| UnixStream::connect(machine.path("cni.sock")).unwrap()).collect();
     CniCall::new(&machine, "STATUS", "", "").succeeded();
     drop(silent);
     assert!(agent.is_running());
 }
 
 #[test]
-fn fault_12_two_hundred_concurrent_adds_have_distinct_addresses() {
+fn fault_12_two_hundred_concurrent_adds_have_distinct_addresses_and_start_no_threads() {
     let machine = Machine::new("cni-fault-12");
     let pods: Vec<Pod> = (0..200).map(|number| machine.testbed.pod(&format!("p{number}"))).collect();
     let agent = machine.agent();
-    let results: Vec<_> = std::thread::scope(|scope| {
-        let calls: Vec<_> = pods
-            .iter()
-            .enumerate()
-            .map(|(number, pod)| {
-                let add = CniCall::new(&machine, "ADD", &format!("c{number}"), &netns(pod));
-                scope.spawn(move || add.succeeded())
-            })
-            .collect();
-        calls.into_iter().map(|call| call.join().unwrap()).collect()
-    });
+    let before = Usage::of(agent.pid());
+    let add_all = || -> Vec<_> {
+        std::thread::scope(|scope| {
+            let calls: Vec<_> = pods
+                .iter()
+                .enumerate()
+                .map(|(number, pod)| {
+                    let add = CniCall::new(&machine, "ADD", &format!("c{number}"), &netns(pod));
+                    scope.spawn(move || add.succeeded())
+                })
+                .collect();
+            calls.into_iter().map(|call| call.join().unwrap()).collect()
+        })
+    };
+    let (results, peaks) = peaks_during(agent.pid(), add_all);
     let unique: BTreeSet<String> = results.iter().flat_map(addresses).collect();
     assert_eq!(unique.len(), 400);
-    let threads = std::fs::read_dir(format!("/proc/{}/task", agent.pid())).unwrap().count();
-    assert!(threads < 20, "{threads} threads");
+    assert!(peaks.threads <= before.threads + 4, "{before:?} became {peaks:?}");
     for number in 0..200 {
         CniCall::new(&machine, "DEL", &format!("c{number}"), "").succeeded();
     }

@@ -31,6 +31,7 @@ mod pod_sockets;
 mod python_client;
 mod quiet_restart;
 mod recent_recording;
+mod socket_flood;
 mod standalone_commands;
 mod state_recovery;
 mod support;

@@ -9,3 +9,4 @@ pub mod guest;
 pub mod killed_steps;
 pub mod machine;
 pub mod nri;
+pub mod process_peaks;

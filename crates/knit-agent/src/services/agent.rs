@@ -466,7 +466,7 @@ impl Agent for Services {
     }
 
     async fn logs(&self, request: Request<v1::LogsRequest>) -> Result<Response<Self::LogsStream>, Status> {
-        Ok(Response::new(super::logs::stream(&self.log, request.into_inner())?))
+        Ok(Response::new(super::logs::stream(&self.log, request.into_inner(), self.streams.open()?)?))
     }
 }
 

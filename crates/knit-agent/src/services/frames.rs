@@ -20,6 +20,10 @@ use super::{MAX_REQUEST, Services, check_credentials};
 
 /// Concurrent connections; the next one waits.
 const MAX_CONNECTIONS: usize = 1_024;
+/// A longer call is buffered only while all of them together stay within [`MAX_BUFFERED_KIB`].
+const SMALL_CALL: usize = 64 << 10;
+/// Upper bound of long calls that are being received, in KiB; the next one waits.
+const MAX_BUFFERED_KIB: usize = 16 << 10;
 /// Idle timeout of a connection.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -28,6 +32,7 @@ impl Services {
     pub async fn serve_frames(self, listener: UnixListener, mut stop: watch::Receiver<bool>) {
         let calls = CallIdLayer::new(&format!("cni-{:x}", self.info.started.0 & 0xffff_ffff));
         let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let buffers = Arc::new(Semaphore::new(MAX_BUFFERED_KIB));
         loop {
             let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
             let accepted = tokio::select! {
@@ -36,10 +41,10 @@ impl Services {
             };
             match accepted {
                 Ok((stream, _)) => {
-                    let (services, calls) = (self.clone(), calls.clone());
+                    let (services, calls, buffers) = (self.clone(), calls.clone(), Arc::clone(&buffers));
                     tokio::spawn(async move {
                         // A client that disconnects within a frame needs no reply.
-                        let _ = services.serve_connection(stream, &calls).await;
+                        let _ = services.serve_connection(stream, &calls, &buffers).await;
                         drop(permit);
                     });
                 }
@@ -54,12 +59,18 @@ impl Services {
         let _ = permits.acquire_many(u32::try_from(MAX_CONNECTIONS).unwrap_or(u32::MAX)).await;
     }
 
-    async fn serve_connection(&self, mut stream: UnixStream, calls: &CallIdLayer) -> std::io::Result<()> {
+    async fn serve_connection(
+        &self,
+        mut stream: UnixStream,
+        calls: &CallIdLayer,
+        buffers: &Semaphore,
+    ) -> std::io::Result<()> {
         if let Err(status) = check_credentials(stream.peer_cred().ok(), self.handle.metrics()) {
             return stream.write_all(&frame::encode(&frame::reply::<FramedReply>(Err(status)))).await;
         }
         loop {
-            let Ok(read) = tokio::time::timeout(IDLE_TIMEOUT, read(&mut stream)).await else { return Ok(()) };
+            let read = tokio::time::timeout(IDLE_TIMEOUT, read(&mut stream, buffers));
+            let Ok(read) = read.await else { return Ok(()) };
             let reply = match read? {
                 Ok(call) => {
                     let mut closed = [0];
@@ -134,13 +145,19 @@ where
 }
 
 /// Reads the next call; an error status for an invalid one. The end of the connection is an I/O error.
-async fn read(stream: &mut UnixStream) -> std::io::Result<Result<FramedCall, Status>> {
+async fn read(
+    stream: &mut UnixStream,
+    buffers: &Semaphore,
+) -> std::io::Result<Result<FramedCall, Status>> {
     let mut header = [0; HEADER_LEN];
     stream.read_exact(&mut header).await?;
     let Some(length) = frame::payload_len(header, MAX_REQUEST) else {
         let message = format!("the call is longer than {MAX_REQUEST} bytes");
         return Ok(Err(RpcError::new(Reason::InvalidValue, message).field("length").into()));
     };
+    let kib = if length > SMALL_CALL { length.div_ceil(1 << 10) } else { 0 };
+    // Held until the call is decoded. The semaphore is never closed.
+    let _buffer = buffers.acquire_many(u32::try_from(kib).unwrap_or(u32::MAX)).await;
     let mut bytes = vec![0; length];
     stream.read_exact(&mut bytes).await?;
     Ok(FramedCall::decode(bytes.as_slice()).map_err(|why| {

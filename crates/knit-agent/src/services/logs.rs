@@ -9,12 +9,17 @@ use tonic::Status;
 
 use super::agent::Answers;
 use super::pods::timestamp;
+use super::streams::StreamPermit;
 use crate::log::{LogBuffer, LogRecord};
 
 /// Buffered lines of a stream.
 const STREAM_BUFFER: usize = 256;
 
-pub(super) fn stream(lines: &LogBuffer, request: v1::LogsRequest) -> Result<Answers<v1::LogLine>, Status> {
+pub(super) fn stream(
+    lines: &LogBuffer,
+    request: v1::LogsRequest,
+    permit: StreamPermit,
+) -> Result<Answers<v1::LogLine>, Status> {
     let filter = Filter::new(&request)?;
     let (mut recent, mut following) = lines.subscribe();
     recent.retain(|line| filter.matches(line));
@@ -23,6 +28,7 @@ pub(super) fn stream(lines: &LogBuffer, request: v1::LogsRequest) -> Result<Answ
     recent.drain(..surplus);
     let (to, stream) = mpsc::channel(STREAM_BUFFER);
     tokio::spawn(async move {
+        let _permit = permit;
         for line in recent {
             if to.send(Ok(message(&line))).await.is_err() {
                 return;

@@ -63,6 +63,7 @@ impl Services {
         &self,
         request: v1::WatchRequest,
     ) -> Result<Answers<v1::WatchEvent>, Status> {
+        let permit = self.streams.open()?;
         let v1::WatchRequest { after, namespace, subjects } = request;
         let filter = Filter { namespace, subjects, epoch: self.handle.epoch().to_owned() };
         if let Some(after) = after.as_ref().filter(|after| after.epoch != filter.epoch) {
@@ -87,7 +88,10 @@ impl Services {
         };
         let (to, stream) = mpsc::channel(STREAM_BUFFER);
         let services = self.clone();
-        tokio::spawn(async move { services.follow(filter, first, last_sent, last, changes, to).await });
+        tokio::spawn(async move {
+            services.follow(filter, first, last_sent, last, changes, to).await;
+            drop(permit);
+        });
         Ok(Box::pin(ReceiverStream::new(stream)))
     }
 

@@ -93,6 +93,11 @@ impl Machine {
         agent
     }
 
+    /// Starts an agent that may have only this many file descriptors.
+    pub fn agent_with_descriptor_limit(&self, limit: u32) -> Agent<'_> {
+        self.agent_with_mounts(&format!("ulimit -n {limit}"), &[])
+    }
+
     fn spawn_by(&self, mut command: Command, arguments: &[&str], environment: &[(&str, &str)]) -> Agent<'_> {
         std::fs::create_dir_all(self.path("objects")).unwrap();
         // The agent of a cluster does not watch a directory.
