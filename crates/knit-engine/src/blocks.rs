@@ -233,6 +233,18 @@ impl Blocks {
             && !self.returning.contains(name)
     }
 
+    /// Whether a block of another pool of the cluster network overlaps this one. Blocks of a deleted pool stay while pods use them, and
+    /// the pool that replaces it may name the same addresses otherwise.
+    pub(crate) fn overlaps_other_pool(&self, pool: &PoolKey, cidr: IpNet) -> bool {
+        let title = pool.title();
+        let mut others = self.local.values().chain(self.remote.values()).filter(|block| {
+            knit_ipam::overlaps(block.cidr, cidr)
+                && block.pool != title
+                && block.pool_key().is_some_and(|other| other.is_pod_address_pool())
+        });
+        others.next().is_some()
+    }
+
     /// Free blocks with usable addresses, in order.
     pub(crate) fn free(&self, pool: &PoolKey, gives: &Pool) -> impl Iterator<Item = (u128, IpNet)> {
         let remote_blocks = self.remote_blocks(pool);

@@ -85,7 +85,7 @@ fn requested_blocks(state: &State, node: &str) -> Vec<NamedBlock> {
     for (of, wait) in settled.flat_map(|(_, waits)| waits).filter(|(of, _)| of.is_pod_address_pool()) {
         let by_address =
             wait.blocks.iter().filter_map(|cidr| Some((of.clone(), block_name(of, *cidr)?, *cidr)));
-        requested.extend(by_address.filter(|(_, name, _)| state.blocks.is_free(name)));
+        requested.extend(by_address.filter(|block| is_free(state, block)));
         let mut pools = state.pools(of.range.addr().is_ipv6()).filter(|pool| key(pool) == *of);
         let is_coming = |pool: &AddressPoolIntent| {
             state.is_claiming_from(&[pool]) || requested.iter().any(|(coming, ..)| *coming == key(pool))
@@ -108,9 +108,14 @@ pub(crate) fn next_free(state: &State, pool: &AddressPoolIntent, node: &str) -> 
     let start = u128::from(fnv1a(node.as_bytes())) % count;
     (0..count).find_map(|step| {
         let cidr = split.block((start + step) % count)?;
-        let name = block_name(&key, cidr)?;
-        state.blocks.is_free(&name).then(|| (key.clone(), name, cidr))
+        let block = (key.clone(), block_name(&key, cidr)?, cidr);
+        is_free(state, &block).then_some(block)
     })
+}
+
+/// Whether no node holds the block or any of its addresses.
+fn is_free(state: &State, (pool, name, cidr): &NamedBlock) -> bool {
+    state.blocks.is_free(name) && !state.blocks.overlaps_other_pool(pool, *cidr)
 }
 
 /// Blocks with addresses of local pods that this node no longer holds.
@@ -124,7 +129,7 @@ fn lost_blocks(state: &State, ipv6: bool) -> Vec<NamedBlock> {
         let (pool, cidr) = (key(pool), range.trunc());
         Some((pool.clone(), block_name(&pool, cidr)?, cidr))
     });
-    named.filter(|(_, name, _)| state.blocks.is_free(name)).collect()
+    named.filter(|block| is_free(state, block)).collect()
 }
 
 /// Empty pool blocks that must not be returned: the reserve, and blocks claimed for a pod. At most one block per group

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_ipam::{AllocError, AttachmentId, BlockLayout, LeaseRequest, Pool, last_quarter};
+use knit_ipam::{AllocError, AttachmentId, BlockLayout, Lease, LeaseRequest, Pool, last_quarter};
 use knit_model::intent::IntentSpec;
 use knit_model::problem::Reason;
 use knit_model::provenance::Dialect;
@@ -13,6 +13,7 @@ use knit_model::{IfName, Sandbox};
 use super::interface::{Builder, RequestedInterface};
 use crate::blocks::PoolKey;
 use crate::call::{RangeRequest, STICKY_BY_POD};
+use crate::Unit;
 use crate::object_index::Feature;
 use crate::state::{NewLease, State};
 
@@ -86,11 +87,19 @@ impl Builder<'_> {
                     if is_shared && pool.sub_range.is_none() =>
                 {
                     let error = self.wait_for_block(&PoolKey::of(pool), pool, total);
-                    waits = waits.or(Some(error));
+                    match self.keep_live_address(requested, name, ipv6, &error.1) {
+                        Some(kept) => addresses.push(kept),
+                        None => waits = waits.or(Some(error)),
+                    }
                     continue;
                 }
-                (Err(error @ AllocError::Exhausted { .. }), _) if !node_pools.is_empty() => {
-                    return Err(self.short_of(&error, ipv6));
+                (Err(error @ AllocError::Exhausted { .. }), _) if !matches!(ask, LeaseRequest::Fixed(_)) => {
+                    let error = match node_pools.is_empty() {
+                        true => (error.reason(), self.describe(&error)),
+                        false => self.short_of(&error, ipv6),
+                    };
+                    addresses.push(self.keep_live_address(requested, name, ipv6, &error.1).ok_or(error)?);
+                    continue;
                 }
                 (Err(error), _) => return Err((error.reason(), self.describe(&error))),
             };
@@ -111,6 +120,37 @@ impl Builder<'_> {
             addresses.push(address);
         }
         waits.map_or(Ok(addresses), Err)
+    }
+
+    /// The address that the interface has and that its ranges do not cover any more: it stays while they have no other.
+    fn keep_live_address(
+        &mut self,
+        requested: &RequestedInterface,
+        name: &IfName,
+        ipv6: bool,
+        error: &str,
+    ) -> Option<IpNet> {
+        let network = requested.network();
+        let unit = self.state.units.get(&Unit::Sandbox(self.sandbox.id.clone()))?;
+        let existing = unit.interfaces.iter().map(|(_, interface)| interface);
+        let existing = existing.filter(|interface| interface.name == *name && interface.ready);
+        let is_live = |address: &&IpNet| {
+            let lease = self.state.leases.get(&network, address.addr());
+            let is_own = |lease: &&Lease| {
+                lease.is_live()
+                    && !lease.fixed
+                    && lease.owner.sandbox == self.sandbox.id
+                    && lease.owner.interface == *name
+                    && lease.instance == self.sandbox.instance
+            };
+            lease.as_ref().is_some_and(is_own)
+        };
+        let mut of_family = existing.flat_map(|interface| &interface.addresses);
+        let kept = *of_family.find(|address| address.addr().is_ipv6() == ipv6 && is_live(address))?;
+        let title = self.sandbox.title();
+        let warning = format!("interface {name} of pod {title} keeps {}: {error}", kept.addr());
+        self.resolved.unit_state.warnings.push((requested.object.clone(), warning));
+        Some(kept)
     }
 
     /// The part of a shared range from which this node may lease.

@@ -60,6 +60,8 @@ pub struct Node {
     pub claim_requests: Vec<ClaimRequest>,
     /// The recording, if there is one, as lines of JSON.
     pub recording: Option<Vec<String>>,
+    /// The time of the next event, in Unix milliseconds.
+    pub clock: u64,
     /// The number of handled events, without those that followed.
     handled: usize,
 }
@@ -84,6 +86,7 @@ impl Node {
             block_requests: VecDeque::new(),
             claim_requests: Vec::new(),
             recording: None,
+            clock: 0,
             handled: 0,
         }
     }
@@ -99,7 +102,7 @@ impl Node {
                 self.translations.insert(object.manifest.to_string(), object.clone());
             }
             let recorded = self.recording.is_some().then(|| Box::new(event.clone()));
-            let at = Time(count as u64);
+            let at = Time(self.clock + count as u64);
             let effects = step(&mut self.state, event, at);
             if let (Some(recording), Some(event)) = (&mut self.recording, recorded) {
                 let entry = Entry::Handled { at, event, digest: digest(&effects) };
