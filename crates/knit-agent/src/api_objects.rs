@@ -146,7 +146,8 @@ mod tests {
         handle(&mut state, applied(veth("shop", "b", NEW)));
         let listed =
             ObjectEvent::Listed { kind: "Veth".to_owned(), objects: Vec::new(), rejected: Vec::new() };
-        handle(&mut state, Event::Objects(Box::new(ObjectEvent::Deleted(veth("shop", "a", NEW).key()))));
+        let deleted = ObjectEvent::Deleted { key: veth("shop", "a", NEW).key(), uid: "u-a".to_owned() };
+        handle(&mut state, Event::Objects(Box::new(deleted)));
         assert_eq!(state.unused_objects.len(), 1);
         handle(&mut state, Event::Objects(Box::new(listed)));
         assert!(state.unused_objects.is_empty());

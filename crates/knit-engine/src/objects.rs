@@ -6,7 +6,7 @@ use knit_model::provenance::Dialect;
 use serde::{Deserialize, Serialize};
 
 use crate::state::{ObjectKey, State, StoredObject};
-use crate::unused_objects::sort_by_creation;
+use crate::unused_objects::{created, sort_by_creation};
 
 /// A list or watch result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -24,7 +24,12 @@ pub enum ObjectEvent {
     /// An object was created or updated.
     Applied(Box<StoredObject>),
     /// An object was deleted, or is being deleted.
-    Deleted(ObjectKey),
+    Deleted {
+        /// The object.
+        key: ObjectKey,
+        /// Its uid. An object with this name and another uid stays.
+        uid: String,
+    },
 }
 
 /// A change that follows from a list or watch result.
@@ -58,19 +63,35 @@ impl ObjectEvent {
                 changes.push(ObjectChange::Listed { kind, keys });
                 changes
             }
-            Self::Applied(object) if is_new(state, &object) => vec![ObjectChange::Applied(object)],
+            Self::Applied(object) if is_new(state, &object) && !is_predecessor(state, &object) => {
+                vec![ObjectChange::Applied(object)]
+            }
             Self::Applied(_) => Vec::new(),
-            Self::Deleted(key) => vec![ObjectChange::Deleted(key)],
+            Self::Deleted { key, uid } => {
+                let is_other = version(state, &key).is_some_and(|(known, _)| known != uid);
+                if is_other { Vec::new() } else { vec![ObjectChange::Deleted(key)] }
+            }
         }
     }
 }
 
 /// A spec changes only with its generation. An old list may arrive after a newer watch event.
 fn is_new(state: &State, object: &StoredObject) -> bool {
-    let key = object.key();
-    let used = state.objects.get(&key).map(|known| (known.object.uid.as_str(), known.object.generation));
-    let known = used.or_else(|| state.unused_objects.version(&key));
+    let known = version(state, &object.key());
     known.is_none_or(|(uid, generation)| uid != object.object.uid || generation < object.object.generation)
+}
+
+/// Whether the known object with this name was created later: an API server that replays old events reports what was deleted long ago. A
+/// list has no such objects, except after the API server's data was restored; then it takes precedence.
+fn is_predecessor(state: &State, object: &StoredObject) -> bool {
+    let known = state.objects.get(&object.key());
+    known.is_some_and(|known| known.object.uid != object.object.uid && created(known) > created(object))
+}
+
+/// The uid and generation of a known object.
+fn version<'a>(state: &'a State, key: &ObjectKey) -> Option<(&'a str, i64)> {
+    let used = state.objects.get(key).map(|known| (known.object.uid.as_str(), known.object.generation));
+    used.or_else(|| state.unused_objects.version(key))
 }
 
 /// Whether the object belongs to the API server: the cluster network, for example, belongs to Knit.
@@ -145,5 +166,23 @@ mod tests {
         assert_eq!(applied(object("a", "1", 4)), [""; 0]);
         assert_eq!(applied(object("a", "1", 5)), [""; 0]);
         assert_eq!(applied(object("a", "2", 1)), ["+a.1"]);
+    }
+
+    #[test]
+    fn replayed_events_of_an_earlier_object_with_the_same_name_change_nothing() {
+        let with_creation = |uid: &str, created: &str| {
+            let manifest = serde_json::json!({"metadata": {"creationTimestamp": created}});
+            StoredObject { manifest, ..object("a", uid, 1) }
+        };
+        let (old, current) =
+            (with_creation("1", "2026-01-01T00:00:00Z"), with_creation("2", "2026-01-02T00:00:00Z"));
+        let mut state = State::default();
+        state.record(&Record::ObjectApplied(Box::new(current.clone())));
+        let deleted = |uid: &str| ObjectEvent::Deleted { key: current.key(), uid: uid.to_owned() };
+        assert_eq!(changes(&ObjectEvent::Applied(Box::new(old.clone())).changes(&state)), [""; 0]);
+        assert_eq!(changes(&deleted("1").changes(&state)), [""; 0]);
+        assert_eq!(changes(&deleted("2").changes(&state)), ["-a"]);
+        // A list is complete: the data of the API server may have been restored.
+        assert_eq!(changes(&listed(vec![old], vec![]).changes(&state)), ["+a.1", "=1"]);
     }
 }

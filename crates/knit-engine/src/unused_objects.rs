@@ -118,11 +118,13 @@ pub(crate) fn on_translated(
 
 /// Sorts objects by the time of their creation. On conflicts the first applied object wins, on every node the same.
 pub(crate) fn sort_by_creation(objects: &mut [StoredObject]) {
-    let created = |object: &StoredObject| {
-        let created = object.manifest.pointer("/metadata/creationTimestamp");
-        created.and_then(|created| created.as_str()).unwrap_or_default().to_owned()
-    };
-    objects.sort_by_cached_key(|object| (created(object), object.key()));
+    objects.sort_by_cached_key(|object| (created(object).to_owned(), object.key()));
+}
+
+/// The time of an object's creation in RFC 3339, in UTC; empty if it is unknown.
+pub(crate) fn created(object: &StoredObject) -> &str {
+    let created = object.manifest.pointer("/metadata/creationTimestamp");
+    created.and_then(|created| created.as_str()).unwrap_or_default()
 }
 
 /// Keeps only the manifests of objects whose namespaces have no pod here any more.

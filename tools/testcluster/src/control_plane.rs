@@ -17,7 +17,9 @@ use crate::go_tools::Tool;
 use knit_dev::process;
 
 /// The components of the control plane, by the names of their logs.
-pub const COMPONENTS: [&str; 4] = ["etcd", "apiserver", CONTROLLER_MANAGER, SCHEDULER];
+pub const COMPONENTS: [&str; 4] = ["etcd", API_SERVER, CONTROLLER_MANAGER, SCHEDULER];
+/// The API server.
+pub const API_SERVER: &str = "apiserver";
 /// The controller manager.
 pub const CONTROLLER_MANAGER: &str = "controller-manager";
 /// The scheduler.
@@ -57,9 +59,15 @@ pub fn start_api(cluster: &Cluster) -> Result<()> {
         .flag("initial-advertise-peer-urls", &peers)
         .flag("initial-cluster", format!("knit={peers}"))
         .start(cluster)?;
+    start_api_server(cluster)
+}
 
+/// Starts the API server, without waiting for it.
+pub fn start_api_server(cluster: &Cluster) -> Result<()> {
+    let addresses = cluster.addresses();
+    let etcd = format!("http://{}:2379", addresses.loopback());
     let key = |name| pki::file(cluster, name);
-    Daemon::new("apiserver", cluster.tool(Tool::KubeApiserver)?)
+    Daemon::new(API_SERVER, cluster.tool(Tool::KubeApiserver)?)
         .flag("etcd-servers", &etcd)
         .flag("bind-address", addresses.control_plane().to_string())
         .flag("advertise-address", addresses.control_plane().to_string())
@@ -93,7 +101,7 @@ pub fn start_api(cluster: &Cluster) -> Result<()> {
 
 /// Waits until the API server is ready.
 pub fn wait_for_api(cluster: &Cluster) -> Result<()> {
-    let components = ["etcd".to_owned(), "apiserver".to_owned()];
+    let components = ["etcd".to_owned(), API_SERVER.to_owned()];
     daemon::wait(cluster, "the API server is ready", Duration::from_secs(120), &components, || {
         let mut ready = cluster.kubectl()?;
         ready.args(["get", "--raw=/readyz", "--request-timeout=5s"]);

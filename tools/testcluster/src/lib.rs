@@ -115,7 +115,7 @@ pub enum ClusterCommand {
         #[arg(long)]
         report_dir: Option<PathBuf>,
     },
-    /// Kill and restart a containerd or kubelet: containerd-node1, ...
+    /// Kill and restart a containerd, a kubelet or the API server: containerd-node1, apiserver, ...
     Restart {
         /// The component
         component: String,

@@ -16,8 +16,11 @@ use knit_dev::progress::Step;
 /// How long processes may take to end, and links and cgroups to vanish.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Kills a containerd or a kubelet and starts it again. Containers keep running.
+/// Kills a containerd, a kubelet or the API server and starts it again. Containers keep running.
 pub fn restart(cluster: &Cluster, component: &str) -> Result<()> {
+    if component == control_plane::API_SERVER {
+        return restart_api_server(cluster);
+    }
     let start = cluster.node_numbers().find_map(|number| {
         let start: fn(&Cluster, u8) -> Result<()> = if node::containerd_component(number) == component {
             node::start_containerd
@@ -28,11 +31,22 @@ pub fn restart(cluster: &Cluster, component: &str) -> Result<()> {
         };
         Some((number, start))
     });
-    let (number, start) =
-        start.with_context(|| format!("{component} is not a containerd or kubelet of this cluster"))?;
+    let (number, start) = start
+        .with_context(|| format!("{component} is not a containerd, kubelet or API server of this cluster"))?;
     stop(cluster, component)?;
     let _membership = Membership::enter(&cluster.names().cgroup())?;
     start(cluster, number)
+}
+
+/// Starts the API server again, whether it still runs or was killed.
+fn restart_api_server(cluster: &Cluster) -> Result<()> {
+    match daemon::find(cluster, control_plane::API_SERVER).filter(|found| found.is_alive()) {
+        Some(_) => stop(cluster, control_plane::API_SERVER)?,
+        None => daemon::remove_pid_file(cluster, control_plane::API_SERVER)?,
+    }
+    let _membership = Membership::enter(&cluster.names().cgroup())?;
+    control_plane::start_api_server(cluster)?;
+    control_plane::wait_for_api(cluster)
 }
 
 /// Kills a component.

@@ -183,7 +183,7 @@ fn ports(bridge: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_pod_gets_an_address_while_the_api_server_is_unavailable_if_its_node_has_a_block() {
+fn a_pod_gets_an_address_while_the_api_server_hangs_if_its_node_has_a_block() {
     let _exclusive = installed();
     let namespace = Namespace::new("blockaway");
     namespace.apply(&format!("{}{}", object("blabr0", "192.168.143.0/24"), pod("a", "node1")));

@@ -9,13 +9,13 @@ mod support {
     pub mod operator;
 }
 
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use support::kubectl::{Namespace, command, feed, kubectl, run, text};
-use support::operator::{IMAGE, eventually, folder, installed, on_node};
+use support::kubectl::{Namespace, feed, kubectl, run, text};
+use support::operator::{IMAGE, cluster, eventually, folder, installed, on_node, testcluster};
 
 const OPERATOR_NAMESPACE: &str = "pod-network-operator";
 
@@ -59,20 +59,53 @@ fn has_bridge(bridge: &str) -> bool {
         .any(|line| line.split_whitespace().next() == Some(bridge))
 }
 
-/// Pings from inside a pod for more than twenty seconds.
+/// Pings from the network namespace of a pod, without the API server. It ends after two minutes.
 struct PingLoop(Child);
 
 impl PingLoop {
-    fn start(namespace: &Namespace, pod: &str, to: &str) -> Self {
-        let args =
-            ["-n", &namespace.name, "exec", pod, "--", "ping", "-i", "0.2", "-W", "1", "-c", "110", to];
-        Self(command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    /// From the pod on node1 with this address.
+    fn start(from: &str, to: &str) -> Self {
+        let find = format!(
+            "for name in $(ls /run/netns); do ip -n $name -o addr show 2>/dev/null | grep -q ' {from}/' && echo $name; done; true"
+        );
+        let found = on_node("node1", &["bash", "-c", &find]);
+        let netns = found.lines().next().unwrap_or_else(|| panic!("no namespace of node1 has {from}"));
+        let net = format!("--net=/run/netns/{netns}");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_knit-testcluster"));
+        command.args(["shell", "node1", "--name", &cluster(), "--", "nsenter", &net]);
+        command.args(["ping", "-i", "0.2", "-W", "1", "-w", "120", to]);
+        Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
     }
 
-    /// Asserts that no packet was lost.
-    fn assert_none_lost(self) {
+    /// Asserts that no packet was lost, from before the faults until after them.
+    fn assert_none_lost(mut self) {
+        assert!(self.0.try_wait().unwrap().is_none(), "the traffic ended before the last fault");
         let output = text(&self.0.wait_with_output().unwrap());
         assert!(output.contains(" 0% packet loss"), "{output}");
+    }
+}
+
+/// The API server is killed, until this is dropped: connections are closed, new ones refused.
+struct NoApiServer;
+
+impl NoApiServer {
+    fn kill() -> Self {
+        let pid = std::fs::read_to_string(folder().join("run/apiserver.pid")).unwrap();
+        let pid = Pid::from_raw(pid.split_whitespace().next().unwrap().parse().unwrap());
+        let server = Self;
+        kill(pid, Signal::SIGKILL).unwrap();
+        eventually(
+            "no request is answered",
+            || run(&["get", "--raw=/livez"]).status.success(),
+            |answered| !answered,
+        );
+        server
+    }
+}
+
+impl Drop for NoApiServer {
+    fn drop(&mut self) {
+        testcluster(&["restart", "apiserver", "--name", &cluster()]);
     }
 }
 
@@ -83,7 +116,10 @@ fn pods_keep_their_network_while_the_agent_and_then_the_api_server_are_unavailab
     namespace.apply(&format!("{}{}{}", object("awaybr0"), pod("a"), pod("b")));
     eventually("both pods", || ready_pods(&namespace), |ready| ready == "2");
     namespace.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s"]);
-    let pinging = PingLoop::start(&namespace, "a", "192.168.120.1");
+    let path = "jsonpath={.status.objects[0].interfaces[0].addresses[0]}";
+    let address = namespace.kubectl(&["get", "podnetworkstate", "a", "-o", path]);
+    let address = address.split('/').next().unwrap_or_default();
+    let pinging = PingLoop::start(address, "192.168.120.1");
 
     let agent = kubectl(&[
         "-n",
@@ -100,34 +136,16 @@ fn pods_keep_their_network_while_the_agent_and_then_the_api_server_are_unavailab
     namespace.apply(&pod("c"));
     eventually("the next agent serves the new pod", || ready_pods(&namespace), |ready| ready == "3");
 
-    let pid = std::fs::read_to_string(folder().join("run/apiserver.pid")).unwrap();
-    let pid = Pid::from_raw(pid.split_whitespace().next().unwrap().parse().unwrap());
-    let stopped = StoppedProcess::stop(pid);
-    std::thread::sleep(Duration::from_secs(8));
+    let no_api_server = NoApiServer::kill();
+    std::thread::sleep(Duration::from_secs(20));
     assert!(has_bridge("awaybr0"), "nothing is removed while the API server is unavailable");
-    drop(stopped);
+    drop(no_api_server);
 
     eventually("the API server answers", || namespace.try_apply(&pod("d")), |(accepted, _)| *accepted);
     eventually("new pods are configured", || ready_pods(&namespace), |ready| ready == "4");
     pinging.assert_none_lost();
     namespace.kubectl(&["delete", "podconfig", "net", "--timeout=60s"]);
     eventually("the bridge is removed", || has_bridge("awaybr0"), |present| !present);
-}
-
-/// A stopped process, continued when dropped.
-struct StoppedProcess(Pid);
-
-impl StoppedProcess {
-    fn stop(pid: Pid) -> Self {
-        kill(pid, Signal::SIGSTOP).unwrap();
-        Self(pid)
-    }
-}
-
-impl Drop for StoppedProcess {
-    fn drop(&mut self) {
-        let _ = kill(self.0, Signal::SIGCONT);
-    }
 }
 
 /// No node has an agent, until this is dropped.

@@ -211,7 +211,7 @@ fn no_request_fails_while_every_agent_is_rolled_and_then_killed() {
         });
         let operator = ["-n", "pod-network-operator"];
         let agents = |args: &[&str]| kubectl(&[&operator[..], args].concat());
-        // First a rolling restart, as in an upgrade, then a crash.
+        // First a rolling restart of the same image, then a crash.
         agents(&["rollout", "restart", "daemonset/knit-agent"]);
         agents(&["rollout", "status", "daemonset/knit-agent", "--timeout=180s"]);
         agents(&["delete", "pod", "-l", "app=knit-agent", "--force", "--grace-period=0"]);

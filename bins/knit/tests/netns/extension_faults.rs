@@ -61,7 +61,7 @@ fn killed_at_every_fault_point(test: &str, fault: &str, interface: Interface, th
     extension.register(&agent);
     let (host, inside) = (Dump::settled(&machine.host), Dump::settled(pod.namespace()));
     agent.crash();
-    let mut cut_short = 0;
+    let (mut cut_attaches, mut cut_deletes) = (0, 0);
     for point in 0..MOST {
         let mut agent = machine.spawn(&[&flag], &[(fault, &point.to_string())]);
         let answered = is_up(&agent) && try_attach(&agent, request());
@@ -83,7 +83,8 @@ fn killed_at_every_fault_point(test: &str, fault: &str, interface: Interface, th
             }
             None => assert!(extension.active().is_empty(), "{fault} {point}: {:?}", extension.active()),
         }
-        cut_short += usize::from(!answered);
+        cut_attaches += usize::from(!answered);
+        cut_deletes += usize::from(answered && !finished);
         agent.delete("sb1");
         eventually("the extension is notified", Duration::from_secs(10), || extension.active().is_empty());
         eventually("the links are deleted", Duration::from_secs(20), || ports(&machine.host) == 0);
@@ -92,7 +93,8 @@ fn killed_at_every_fault_point(test: &str, fault: &str, interface: Interface, th
         inside.assert_unchanged(pod.namespace());
         agent.crash();
         if finished {
-            assert!(cut_short > 3, "an attach has more than {cut_short} points");
+            assert!(cut_attaches > 3, "an attach has more than {cut_attaches} points");
+            assert!(then_delete == (cut_deletes >= 2), "{cut_deletes} points of a detach");
             return;
         }
     }

@@ -60,10 +60,10 @@ fn convert(kind: &KindInfo, seen: WatchUpdate<DynamicObject>) -> Option<ObjectEv
         }
         WatchUpdate::Applied(found) => match read(kind, &found) {
             Conversion::Valid(object) => ObjectEvent::Applied(object),
-            Conversion::Terminating(key) => ObjectEvent::Deleted(key),
+            Conversion::Terminating(key) => ObjectEvent::Deleted { key, uid: uid(&found) },
             Conversion::Invalid(_) => return None,
         },
-        WatchUpdate::Deleted(found) => ObjectEvent::Deleted(key(kind, &found)),
+        WatchUpdate::Deleted(found) => ObjectEvent::Deleted { key: key(kind, &found), uid: uid(&found) },
     })
 }
 
@@ -80,6 +80,10 @@ fn read(kind: &KindInfo, found: &DynamicObject) -> Conversion {
             Conversion::Invalid(key)
         }
     }
+}
+
+fn uid(found: &DynamicObject) -> String {
+    found.metadata.uid.clone().unwrap_or_default()
 }
 
 fn key(kind: &KindInfo, found: &DynamicObject) -> ObjectKey {

@@ -145,10 +145,7 @@ where
 }
 
 /// Reads the next call; an error status for an invalid one. The end of the connection is an I/O error.
-async fn read(
-    stream: &mut UnixStream,
-    buffers: &Semaphore,
-) -> std::io::Result<Result<FramedCall, Status>> {
+async fn read(stream: &mut UnixStream, buffers: &Semaphore) -> std::io::Result<Result<FramedCall, Status>> {
     let mut header = [0; HEADER_LEN];
     stream.read_exact(&mut header).await?;
     let Some(length) = frame::payload_len(header, MAX_REQUEST) else {

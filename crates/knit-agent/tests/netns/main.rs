@@ -1,6 +1,7 @@
 //! The agent's decisions applied to the real kernel, in network namespaces. Needs root.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first unexpected value")]
 
+mod api_server_faults;
 mod batch_deletion;
 mod chosen_addresses;
 mod egress_gateways;
@@ -16,6 +17,9 @@ mod tunnel_ports;
 #[path = "../support"]
 mod support {
     #![allow(dead_code, reason = "shared with the VM tests")]
+    pub mod api_objects;
+    pub mod api_server;
+    pub mod cluster_agent;
     pub mod egress_cluster;
     pub mod fault_steps;
     pub mod overlay_cluster;

@@ -190,6 +190,17 @@ fn a_rejected_entry_does_not_affect_the_others() {
 }
 
 #[test]
+fn the_33rd_network_of_an_annotation_is_rejected_and_the_others_are_used() {
+    let networks =
+        translated(&vec!["blue"; 33].join(","), &[("shop/blue", json!({"type": "bridge", "bridge": "br0"}))]);
+    let (last, others) = networks.intents.split_last().unwrap();
+    assert_eq!(others.len(), 32);
+    assert!(others.iter().all(|intent| matches!(intent.spec, IntentSpec::Interface(_))));
+    let IntentSpec::Rejected(rejected) = &last.spec else { panic!("{last:?}") };
+    assert!(rejected.problem.message.contains("at most 32 networks"), "{}", rejected.problem.message);
+}
+
+#[test]
 fn validation_errors_of_the_equivalent_kind_are_reported() {
     for (config, why) in [
         (json!({"type": "macvlan"}), "spec.config.master must be set"),

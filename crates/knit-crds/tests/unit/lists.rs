@@ -98,3 +98,30 @@ fn a_vlan_interface_creates_its_lower_link_if_there_is_none() {
     assert!(!lower_link.port.as_ref().unwrap().needs_filter());
     assert_eq!((v100.parent.as_deref(), v200.parent.as_deref()), (Some("pc0"), Some("pc0")));
 }
+
+#[test]
+fn the_33rd_interface_of_an_object_is_rejected() {
+    let problems = |attachments: usize, vlans: usize| {
+        let attachments = (0..attachments).map(|number| format!("{{name: a{number}x, master: br0}}"));
+        let vlans = (0..vlans)
+            .map(|number| format!("{{parentInterfaceName: a0x, vlanID: {}, bridgeName: br0}}", number + 1));
+        let (attachments, vlans): (Vec<String>, Vec<String>) = (attachments.collect(), vlans.collect());
+        let yaml = format!(
+            "apiVersion: podconfig.opdev.io/v1alpha1\nkind: PodConfig\nmetadata: {{name: x}}\n\
+             spec: {{networkAttachments: [{}], vlans: [{}]}}\n",
+            attachments.join(", "),
+            vlans.join(", ")
+        );
+        match Object::parse(&yaml) {
+            Ok(object) => object.intents(Dialect::File).map(|_| ()).map_err(|problems| problems.to_string()),
+            Err(problems) => Err(problems.to_string()),
+        }
+    };
+    for (attachments, vlans) in [(32, 0), (1, 31)] {
+        assert_eq!(problems(attachments, vlans), Ok(()));
+    }
+    for (attachments, vlans) in [(33, 0), (1, 32), (20, 13)] {
+        let message = problems(attachments, vlans).unwrap_err();
+        assert!(message.contains("at most 32 interfaces, got 33"), "{message}");
+    }
+}

@@ -11,9 +11,9 @@ use knit_model::provenance::Dialect;
 use knit_model::{IfName, Sandbox};
 
 use super::interface::{Builder, RequestedInterface};
+use crate::Unit;
 use crate::blocks::PoolKey;
 use crate::call::{RangeRequest, STICKY_BY_POD};
-use crate::Unit;
 use crate::object_index::Feature;
 use crate::state::{NewLease, State};
 

@@ -148,7 +148,8 @@ fn pods_keep_their_addresses_when_the_range_of_their_object_is_made_smaller() {
     assert!(on_links.iter().zip(&before).all(|(on_link, lease)| on_link.starts_with(lease)), "{on_links:?}");
     let key = node.state.objects.keys().find(|key| key.name == "net").unwrap().clone();
     let warnings = node.state.report(&key).unwrap().warnings;
-    let expected = "keeps 10.0.0.7: network shop/br0 range 10.0.0.0/29 is exhausted: all 5 addresses are in use";
+    let expected =
+        "keeps 10.0.0.7: network shop/br0 range 10.0.0.0/29 is exhausted: all 5 addresses are in use";
     assert!(warnings.iter().any(|warning| warning.contains(expected)), "{warnings:?}");
     // A new pod is denied. Comparisons with the kernel and restarts change nothing.
     node.handle(Event::SandboxUpdated(sandbox("p8", 9, "shop", "x")));
