@@ -180,7 +180,8 @@ fn a_pod_that_is_killed_during_configuration_leaves_nothing() {
     let namespace = Namespace::new("dying");
     namespace.apply(&pod("stays"));
     namespace.kubectl(&["wait", "--for=condition=Ready", "pod/stays", "--timeout=60s"]);
-    for delay in [0, 5, 15, 40, 100] {
+    // kubectl alone takes a tenth of a second: from before the object exists until the pod is configured.
+    for delay in [0, 50, 100, 150, 200, 300, 500] {
         namespace.apply(&pod("dies"));
         namespace.kubectl(&["wait", "--for=condition=Ready", "pod/dies", "--timeout=60s"]);
         std::thread::scope(|scope| {

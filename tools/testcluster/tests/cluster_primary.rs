@@ -223,5 +223,6 @@ fn no_request_fails_while_every_agent_is_rolled_and_then_killed() {
         client.join().unwrap()
     });
     let sent: u32 = output.split(' ').next().unwrap_or_default().parse().unwrap_or_default();
-    assert!(output.ends_with(", 0 failed") && sent > 50, "{output:?}");
+    // At its limit the client ended before the last agent was killed.
+    assert!(output.ends_with(", 0 failed") && (50..20_000).contains(&sent), "{output:?}");
 }

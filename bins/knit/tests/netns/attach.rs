@@ -194,11 +194,11 @@ fn a_late_call_for_an_old_sandbox_does_not_affect_the_new_one() {
     agent.attach("sb-new", &new);
     let before = Dump::settled(new.namespace());
     agent.delete("sb-old");
+    before.assert_unchanged(new.namespace());
     // The same id with another netns is a new sandbox: the old interface is removed, the new one is created.
     let moved = agent.attach("sb-new", &old);
     assert_eq!(moved.pod.unwrap().netns_path, netns(&old));
     eventually("the old sandbox is detached", Duration::from_secs(5), || ports(&machine.host) == 1);
-    drop(before);
     // A detach with the netns of the old sandbox does not affect the new one.
     let late = knit_kni::kni::DetachInterfaceRequest {
         id: "sb-new".to_owned(),

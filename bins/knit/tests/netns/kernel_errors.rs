@@ -151,7 +151,7 @@ fn kernel_errors_are_reported_with_their_step_and_rolled_back() {
         eventually("the links are deleted", Duration::from_secs(20), || ports(&machine.host) == 0);
         agent.crash();
     }
-    panic!("an attach has fewer than {MAX_STEPS} steps");
+    panic!("an attach has more than {MAX_STEPS} steps");
 }
 
 #[test]

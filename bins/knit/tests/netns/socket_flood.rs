@@ -6,11 +6,13 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use crate::support::agent::{Agent, Machine, runtime};
-use crate::support::process_peaks::{Usage, peaks_during};
+use crate::support::process_peaks::{Usage, cpu_time, peaks_during};
 use knit_kni::{Client, Reason, Stream, v1};
 use knit_testbed::{Pod, eventually};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
+/// How long the agent has no free descriptor.
+const PAUSE: Duration = Duration::from_secs(2);
 /// The bound of the agent's memory over what it used before, in kilobytes.
 const MAX_GROWTH: u64 = 48 << 10;
 
@@ -45,11 +47,11 @@ fn thousands_of_streams_that_nobody_reads_are_refused_with_stable_memory() {
     let flood = || {
         runtime.block_on(async {
             let mut open = Vec::new();
-            let (mut refused, mut asked) = (0, 0);
+            let (mut refused, mut requested) = (0, 0);
             for _ in 0..10 {
                 let client = Client::connect(agent.socket()).await.unwrap();
                 let (streams, error) = watch_until_refused(&client).await;
-                asked += streams.len() + usize::from(error.is_some());
+                requested += streams.len() + usize::from(error.is_some());
                 if let Some(error) = error {
                     assert_eq!(error.reason(), Some(Reason::Busy), "{error}");
                     assert!(error.may_retry() && error.to_string().contains("streams are open"), "{error}");
@@ -59,11 +61,14 @@ fn thousands_of_streams_that_nobody_reads_are_refused_with_stable_memory() {
                 for _ in 0..200 {
                     let error = client.clone().watch(v1::WatchRequest::default()).await.unwrap_err();
                     assert_eq!(error.reason(), Some(Reason::Busy), "{error}");
-                    asked += 1;
+                    requested += 1;
                 }
                 open.push((client, streams));
             }
-            assert!(asked > 2_000 && refused == 10, "{asked} streams, {refused} connections with a refusal");
+            assert!(
+                requested > 2_000 && refused == 10,
+                "{requested} streams, {refused} connections with a refusal"
+            );
             open
         })
     };
@@ -100,11 +105,18 @@ fn connections_beyond_the_limit_are_closed_and_the_agent_serves_those_it_has() {
         let _ = stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
         Some(stream)
     };
-    let (held, peaks) = peaks_during(agent.pid(), || (0..900).filter_map(connect).collect::<Vec<_>>());
+    let flood = || {
+        let held: Vec<UnixStream> = (0..900).filter_map(connect).collect();
+        let before_pause = cpu_time(agent.pid());
+        std::thread::sleep(PAUSE);
+        (held, cpu_time(agent.pid()) - before_pause)
+    };
+    let ((held, used), peaks) = peaks_during(agent.pid(), flood);
     assert!(held.len() > 300, "only {} connections", held.len());
     assert!(agent.is_running(), "{}", machine.log());
     assert!(peaks.kilobytes < before.kilobytes + MAX_GROWTH, "{before:?} became {peaks:?}");
     assert!(peaks.threads <= before.threads + 1, "{before:?} became {peaks:?}");
+    assert!(used < PAUSE / 10, "it retries all the time: {used:?} of processor time in {PAUSE:?}");
     // The client that was there before is served.
     client.block_on(served.get_readiness(v1::GetReadinessRequest::default())).unwrap();
     drop(held);

@@ -24,7 +24,7 @@ pub(super) struct Connection {
     _permit: OwnedSemaphorePermit,
 }
 
-/// Accepts connections. A failed accept is retried: the server ends with the first error of this stream.
+/// Accepts connections. After a failed accept it pauses: the server retries at once.
 pub(super) fn accept(listener: UnixListener) -> impl Stream<Item = Result<Connection, Infallible>> {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     unfold((listener, permits, false), |(listener, permits, mut is_full)| async move {

@@ -12,12 +12,14 @@ mod network_policy;
 mod node_routes;
 mod overlay;
 mod repair;
+mod shared_definitions;
 mod tunnel_ports;
 
 #[path = "../support"]
 mod support {
     #![allow(dead_code, reason = "shared with the VM tests")]
     pub mod api_objects;
+    pub mod api_requests;
     pub mod api_server;
     pub mod cluster_agent;
     pub mod egress_cluster;

@@ -34,10 +34,15 @@ pub struct ClusterAgent {
 impl ClusterAgent {
     /// Starts an agent on a host.
     pub fn start(host: &Namespace, api: &ApiServer) -> Self {
+        Self::start_with(host, api, |_| ())
+    }
+
+    /// The same with another configuration.
+    pub fn start_with(host: &Namespace, api: &ApiServer, configure: impl FnOnce(&mut Config)) -> Self {
         let folder = TempDir::new().unwrap();
         let kubeconfig = folder.path().join("kubeconfig");
         std::fs::write(&kubeconfig, api.kubeconfig()).unwrap();
-        let config = Config {
+        let mut config = Config {
             node_name: NODE.to_owned(),
             profile: Profile::Beside,
             kubeconfig,
@@ -45,6 +50,7 @@ impl ClusterAgent {
             nri_socket: "off".into(),
             ..Config::default()
         };
+        configure(&mut config);
         let (sandboxes, lists) = watch::channel(BTreeMap::new());
         // Threads inherit the network namespace of the one that starts them.
         let (daemon, runtime) = host.run(|| {

@@ -61,6 +61,7 @@ fn deferred_removal_is_rolled_back_at_any_step() {
     node.converge(&states::everything());
     let plan = node.plan(&NetState::default());
     let before = node.dumps();
+    assert!(!plan.is_empty());
     for step in 0..plan.steps.len() {
         let mut fail = FaultAt { step, fault: Fault::Fail(Errno::EIO) };
         let error = node.apply_with(&plan, DeleteMode::Deferred, &mut fail).unwrap_err();

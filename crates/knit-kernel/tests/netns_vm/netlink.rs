@@ -297,12 +297,15 @@ fn entering_a_namespace_moves_only_a_new_thread() {
     }
     assert!(Netns::current().unwrap().is_same(&home).unwrap());
     // The switching thread is back in its namespace; threads of other tests may be in others.
+    let mut switching_threads = 0;
     for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
         let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
         if name.trim() == "knit-netns-sw" {
             wait_until_home(&task.path().join("ns/net"), &home);
+            switching_threads += 1;
         }
     }
+    assert!(switching_threads > 0, "the namespace was entered by another thread");
 }
 
 /// The thread may be serving a request of another test.
