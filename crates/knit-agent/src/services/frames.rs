@@ -16,6 +16,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tonic::{Request, Response, Status};
 
+use super::connections::connection_limit;
 use super::{MAX_REQUEST, Services, check_credentials};
 
 /// Concurrent connections; the next one waits.
@@ -31,7 +32,8 @@ impl Services {
     /// Serves the socket until `stop`. Calls in flight are completed first.
     pub async fn serve_frames(self, listener: UnixListener, mut stop: watch::Receiver<bool>) {
         let calls = CallIdLayer::new(&format!("cni-{:x}", self.info.started.0 & 0xffff_ffff));
-        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let limit = connection_limit(MAX_CONNECTIONS);
+        let permits = Arc::new(Semaphore::new(limit));
         let buffers = Arc::new(Semaphore::new(MAX_BUFFERED_KIB));
         loop {
             let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
@@ -56,7 +58,7 @@ impl Services {
             }
         }
         // All permits are free once every call is completed.
-        let _ = permits.acquire_many(u32::try_from(MAX_CONNECTIONS).unwrap_or(u32::MAX)).await;
+        let _ = permits.acquire_many(u32::try_from(limit).unwrap_or(u32::MAX)).await;
     }
 
     async fn serve_connection(

@@ -33,6 +33,13 @@ impl Objects {
         self.version
     }
 
+    /// The resources of an API group and version that have had objects.
+    pub fn resources(&self, group_version: &str) -> Vec<String> {
+        let prefix = format!("{group_version}/");
+        let all = self.by_resource.keys().filter_map(|resource| resource.strip_prefix(&prefix));
+        all.map(str::to_owned).collect()
+    }
+
     pub fn list(&self, resource: &str) -> Vec<Value> {
         self.by_resource.get(resource).map_or_else(Vec::new, |objects| objects.values().cloned().collect())
     }

@@ -86,7 +86,7 @@ pub async fn serve(State(shared): State<Shared>, method: Method, uri: Uri, body:
     lock(&shared.requests).push(format!("{method} {uri}"));
     let delay = lock(&shared.faults).delay;
     tokio::time::sleep(delay).await;
-    let Some(target) = Target::parse(uri.path()) else { return failure(404, "no such path") };
+    let Some(target) = Target::parse(uri.path()) else { return discovery(&shared, uri.path()) };
     let parameter = |name: &str| {
         let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
         pairs.filter(|(key, _)| *key == name).map(|(_, value)| value.to_owned()).next()
@@ -142,6 +142,20 @@ pub async fn serve(State(shared): State<Shared>, method: Method, uri: Uri, body:
         shared.changed.send_replace(());
     }
     response
+}
+
+/// The resources of an API group and version.
+fn discovery(shared: &Shared, path: &str) -> Response {
+    let names = lock(&shared.objects).resources(path);
+    if names.is_empty() {
+        return failure(404, "no such path");
+    }
+    let resource =
+        |name: String| json!({"name": name, "singularName": "", "namespaced": true, "kind": "", "verbs": []});
+    let group_version = path.trim_start_matches("/apis/");
+    let resources: Vec<Value> = names.into_iter().map(resource).collect();
+    let list = json!({"kind": "APIResourceList", "groupVersion": group_version, "resources": resources});
+    json_response(200, &list)
 }
 
 /// A stream of the changes after a version, and of replayed ones.

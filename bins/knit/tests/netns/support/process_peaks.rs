@@ -37,15 +37,6 @@ impl Usage {
     }
 }
 
-/// The processor time that a process has used.
-pub fn cpu_time(pid: u32) -> Duration {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let (_, fields) = stat.rsplit_once(") ").unwrap();
-    // utime and stime, in hundredths of a second.
-    let ticks: u64 = fields.split(' ').skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum();
-    Duration::from_millis(ticks * 10)
-}
-
 /// Runs `load`, and returns its result with the peaks of the process meanwhile.
 pub fn peaks_during<T>(pid: u32, load: impl FnOnce() -> T) -> (T, Usage) {
     let is_over = AtomicBool::new(false);
