@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
@@ -18,7 +20,12 @@ use knit_dev::process;
 use knit_dev::progress::Step;
 
 /// The priority of builds that nothing waits for yet.
-const LOWEST_PRIORITY: &str = "19";
+const LOW_PRIORITY: &str = "10";
+
+/// How often the background checks whether it may go on.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Whether something waits for a program: it builds what it needs itself, which is faster than in the background.
+static IS_NEEDED: AtomicBool = AtomicBool::new(false);
 
 /// A program built from Go source.
 #[allow(missing_docs, reason = "each variant is a program's name")]
@@ -204,7 +211,10 @@ pub fn ensure(tools: &[Tool]) -> Result<Tools> {
         let path = tool.path()?;
         if !path.exists() {
             packages::ensure_go()?;
-            build(tool, &path)?;
+            IS_NEEDED.store(true, Ordering::Relaxed);
+            let built = build(tool, &path);
+            IS_NEEDED.store(false, Ordering::Relaxed);
+            built?;
         }
         paths.insert(tool, path);
     }
@@ -212,7 +222,7 @@ pub fn ensure(tools: &[Tool]) -> Result<Tools> {
 }
 
 /// Builds the programs that are not in the cache yet in the background, while other tests run: it takes minutes. [`ensure`]
-/// waits for them, and builds again what failed here.
+/// waits for the one that is being built, and builds the rest itself.
 pub fn build_ahead(tools: impl IntoIterator<Item = Tool>) -> Result<()> {
     let mut missing = Vec::new();
     for tool in tools {
@@ -225,9 +235,12 @@ pub fn build_ahead(tools: impl IntoIterator<Item = Tool>) -> Result<()> {
         eprintln!("  {} programs of the test cluster are built in the background (once)", missing.len());
         std::thread::spawn(move || {
             for (tool, path) in missing {
+                while IS_NEEDED.load(Ordering::Relaxed) {
+                    std::thread::sleep(PAUSE);
+                }
                 // It ends with this process.
                 let mut go = Command::new("setpriv");
-                go.args(["--pdeathsig", "TERM", "nice", "-n", LOWEST_PRIORITY, "go"]);
+                go.args(["--pdeathsig", "TERM", "nice", "-n", LOW_PRIORITY, "go"]);
                 if build_with(go, tool, &path, None).is_err() {
                     break;
                 }
