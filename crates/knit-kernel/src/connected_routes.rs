@@ -52,7 +52,7 @@ pub fn link_by_address(host: &Netns, address: IpAddr) -> Result<Option<IfName>> 
 }
 
 /// Decodes one route: destination, metric, and the link if it has no gateway.
-fn decode(body: &[u8]) -> Option<(IpNet, u32, Option<u32>)> {
+pub(crate) fn decode(body: &[u8]) -> Option<(IpNet, u32, Option<u32>)> {
     let (header, attributes) = RouteHeader::split(body)?;
     let table = attributes.first(RTA_TABLE).and_then(|table| table.u32()).unwrap_or(header.table.into());
     // A kernel without dump filtering returns all tables.

@@ -13,7 +13,7 @@ use crate::netlink::header::NetfilterHeader;
 use crate::netlink::{Header, Message, Socket};
 
 /// A conntrack entry.
-struct ConntrackEntry {
+pub(crate) struct ConntrackEntry {
     family: u8,
     from: IpAddr,
     to: IpAddr,
@@ -53,7 +53,7 @@ fn all(socket: &mut Socket) -> Result<Vec<ConntrackEntry>> {
     socket.dump(message, |_, body| decode(body))
 }
 
-fn decode(body: &[u8]) -> Option<ConntrackEntry> {
+pub(crate) fn decode(body: &[u8]) -> Option<ConntrackEntry> {
     let (header, attributes) = NetfilterHeader::split(body)?;
     let addresses = attributes.first(CTA_TUPLE_ORIG)?.nested().first(CTA_TUPLE_IP)?.nested();
     let either = |four, six| addresses.first(four).or_else(|| addresses.first(six))?.address();

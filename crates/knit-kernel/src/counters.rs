@@ -44,7 +44,7 @@ pub fn link_counters(netns: &Netns, cookie: u64) -> Result<Option<BTreeMap<IfNam
     Ok(Some(all.into_iter().collect()))
 }
 
-fn read(body: &[u8]) -> Option<(IfName, LinkCounters)> {
+pub(crate) fn read(body: &[u8]) -> Option<(IfName, LinkCounters)> {
     let (_, attributes) = LinkHeader::split(body)?;
     let name = IfName::new(attributes.first(IFLA_IFNAME)?.str()?).ok()?;
     Some((name, decode(attributes.first(IFLA_STATS64)?.value)?))

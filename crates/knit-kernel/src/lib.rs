@@ -2,6 +2,7 @@
 //!
 //! - [`netlink`] builds, sends and decodes netlink messages. It is synchronous and independent of link kinds.
 //! - [`observe`] reads the kernel's state into the model's types.
+//! - [`decode`] decodes replies of the kernel from bytes.
 //! - [`apply`] applies plans and rolls them back; [`fault`] injects failures for tests.
 //! - [`nft`] writes Knit's nftables tables.
 //! - [`conntrack`] deletes connection tracking entries, so that the next packet is evaluated again.
@@ -20,6 +21,7 @@ pub mod apply;
 pub mod connected_routes;
 pub mod conntrack;
 pub mod counters;
+pub mod decode;
 mod deferred_delete;
 pub mod devices;
 pub mod error;

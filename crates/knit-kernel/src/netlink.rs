@@ -8,7 +8,7 @@
 pub mod attributes;
 mod batch;
 pub mod constants;
-mod frame;
+pub(crate) mod frame;
 pub mod generic;
 pub mod header;
 pub mod message;

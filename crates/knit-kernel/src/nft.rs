@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::netlink::constants::NFNL_SUBSYS_NFTABLES;
 use crate::netlink::{Message, Socket, TransactionError};
 pub use observe::FilterQuery;
-pub(crate) use observe::observe;
+pub(crate) use observe::{decode_messages, observe};
 
 const CONFIG: &str = "CONFIG_NF_TABLES";
 const UPDATE: &str = "update nftables";
@@ -48,6 +48,15 @@ pub(crate) struct FilterError {
     pub(crate) step: usize,
     /// Why.
     pub(crate) error: Error,
+}
+
+/// The messages for these steps, as one datagram.
+pub(crate) fn encode_messages(steps: &[FilterStep]) -> Vec<u8> {
+    let mut datagram = Vec::new();
+    for FilterMessage { message, .. } in encode::messages(steps.iter().enumerate()) {
+        message.append_to(&mut datagram, 0, 0);
+    }
+    datagram
 }
 
 /// Applies steps in one transaction. What is gone already need not be removed.

@@ -5,14 +5,14 @@
 //!
 //! Detached links (see [`Kernel::delete_deferred`]) are not reported: for Knit they are deleted.
 
-mod addresses;
-mod limits;
-mod links;
-mod neighbours;
-mod routes;
-mod rules;
+pub(crate) mod addresses;
+pub(crate) mod limits;
+pub(crate) mod links;
+pub(crate) mod neighbours;
+pub(crate) mod routes;
+pub(crate) mod rules;
 mod sysctls;
-mod vlans;
+pub(crate) mod vlans;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -275,7 +275,7 @@ fn read_socket_address(bytes: &[u8]) -> Option<SocketAddr> {
 }
 
 /// Decodes one part of a device. Private keys go to `keys`; the model holds their public keys.
-fn read_device(attributes: Attributes<'_>, keys: &mut Vec<PrivateKey>) -> WireGuard {
+pub(crate) fn read_device(attributes: Attributes<'_>, keys: &mut Vec<PrivateKey>) -> WireGuard {
     let secret = |bytes: &[u8]| bytes.try_into().ok().map(PrivateKey::from_bytes);
     keys.extend(attributes.first(DEVICE_PRIVATE_KEY).and_then(|key| secret(key.value)));
     let public = attributes.first(DEVICE_PUBLIC_KEY).and_then(|key| key.value.try_into().ok());

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use knit_model::filter::rule::FilterRule;
 use knit_model::filter::{
-    BaseChain, ChainType, ElementData, ElementKey, Filter, FilterChain, FilterSet, FilterTable, Hook,
+    BaseChain, ChainType, ElementData, ElementKey, Filter, FilterChain, FilterSet, FilterTable, Hook, TABLE,
     TableFamily, TableKey,
 };
 use nix::errno::Errno;
@@ -94,6 +94,51 @@ fn add_elements(socket: &mut Socket, keys: &BTreeSet<ElementKey>, filter: &mut F
     Ok(())
 }
 
+/// Decodes messages about Knit's tables, each with its type: structure, and the elements of sets that are declared in one
+/// of the messages.
+pub(crate) fn decode_messages<'a>(messages: impl Iterator<Item = (u16, &'a [u8])> + Clone) -> Filter {
+    let mut filter = Filter::default();
+    for family in [TableFamily::Inet, TableFamily::Bridge, TableFamily::Netdev] {
+        let of_type = |kind: u16| {
+            let attributes = messages.clone().filter_map(move |(found, body)| {
+                let (header, attributes) = NetfilterHeader::split(body)?;
+                let is_match = found == NFNL_SUBSYS_NFTABLES << 8 | kind
+                    && header.family == encode::family_number(family);
+                is_match.then_some(attributes)
+            });
+            attributes.collect::<Vec<_>>()
+        };
+        let mut table = FilterTable::default();
+        table.chains.extend(of_type(NFT_MSG_NEWCHAIN).into_iter().filter_map(|one| chain(family, one)));
+        table.sets.extend(of_type(NFT_MSG_NEWSET).into_iter().filter_map(set::decode_set));
+        for attributes in of_type(NFT_MSG_NEWRULE) {
+            if let Some((name, rule)) = rule(attributes, &table.sets)
+                && let Some(chain) = table.chains.get_mut(&name)
+            {
+                chain.rules.push(rule);
+            }
+        }
+        table.counters.extend(of_type(NFT_MSG_NEWOBJ).into_iter().filter_map(counter));
+        let key = TableKey { family, name: TABLE.to_owned() };
+        let lists = of_type(NFT_MSG_NEWSETELEM);
+        for (name, declaration) in &table.sets {
+            let is_about = |attributes: &&Attributes<'_>| {
+                let set = attributes.first(NFTA_SET_ELEM_LIST_SET).and_then(|set| set.str());
+                set == Some(name.as_str())
+            };
+            // The end of a range may be in another message than its start.
+            let raw = lists.iter().filter(is_about).flat_map(|attributes| set::decode_elements(*attributes));
+            for (part, data) in set::elements_of(declaration, raw.collect()) {
+                filter.add(key.element(name, part), data);
+            }
+        }
+        if table != FilterTable::default() {
+            filter.tables.insert(key, table);
+        }
+    }
+    filter
+}
+
 /// The structure of a table; `None` if it does not exist.
 fn table(socket: &mut Socket, key: &TableKey) -> Result<Option<FilterTable>> {
     let exists = encode::message(key, NFT_MSG_GETTABLE, 0, format!("get table {key}"));
@@ -128,9 +173,7 @@ fn table(socket: &mut Socket, key: &TableKey) -> Result<Option<FilterTable>> {
     let counters = encode::message(key, NFT_MSG_GETOBJ, 0, format!("list counters of {key}"));
     table.counters = socket.dump(counters, |_, body| {
         let (_, attributes) = NetfilterHeader::split(body)?;
-        let is_counter = attributes.first(NFTA_OBJ_TYPE)?.be32()? == NFT_OBJECT_COUNTER;
-        let name = attributes.first(NFTA_OBJ_NAME)?.str()?;
-        is_counter.then(|| name.to_owned())
+        counter(attributes)
     })?;
     table.counters.sort();
     Ok(Some(table))
@@ -155,6 +198,13 @@ fn chain(family: TableFamily, attributes: Attributes<'_>) -> Option<(String, Fil
         })
     });
     Some((name, FilterChain { base, rules: Vec::new() }))
+}
+
+/// The name of a counter.
+fn counter(attributes: Attributes<'_>) -> Option<String> {
+    let is_counter = attributes.first(NFTA_OBJ_TYPE)?.be32()? == NFT_OBJECT_COUNTER;
+    let name = attributes.first(NFTA_OBJ_NAME)?.str()?;
+    is_counter.then(|| name.to_owned())
 }
 
 /// A rule of a table with these sets, and the name of its chain.

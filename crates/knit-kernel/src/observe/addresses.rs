@@ -42,7 +42,7 @@ pub(crate) fn observe(
     dump_each(session, scope, &query.links, found, request, |body| decode(body, found))
 }
 
-fn decode(body: &[u8], found: &LinkTable) -> Option<ObservedAddress> {
+pub(crate) fn decode(body: &[u8], found: &LinkTable) -> Option<ObservedAddress> {
     let (header, attributes) = AddressHeader::split(body)?;
     let link = found.name(header.index)?.clone();
     // With a point-to-point peer, IFA_ADDRESS is the peer's address.

@@ -38,7 +38,7 @@ pub(super) fn observe(
 }
 
 /// The rate of a tbf qdisc of Knit's; `None` for any other qdisc.
-fn read(body: &[u8]) -> Option<TokenBucket> {
+pub(crate) fn read(body: &[u8]) -> Option<TokenBucket> {
     let (header, attributes) = TrafficHeader::split(body)?;
     if header.handle != kernel_ids::LIMIT_HANDLE || attributes.first(TCA_KIND)?.str()? != TBF {
         return None;

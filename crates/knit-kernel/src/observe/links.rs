@@ -127,27 +127,97 @@ fn index_and_name(body: &[u8]) -> Option<(u32, IfName)> {
     Some((header.index as u32, name))
 }
 
+/// A link message, split into the parts that its decoding uses.
+struct LinkMessage<'a> {
+    header: LinkHeader,
+    attributes: Table<'a, ATTRIBUTES>,
+    info: Option<Attributes<'a>>,
+    kind_name: &'a str,
+    data: Attributes<'a>,
+}
+
+impl<'a> LinkMessage<'a> {
+    fn split(body: &'a [u8]) -> Option<Self> {
+        let (header, attributes) = LinkHeader::split(body)?;
+        let attributes = attributes.table::<ATTRIBUTES>();
+        let info = attributes.first(IFLA_LINKINFO).map(|info| info.nested());
+        let kind_name = info.and_then(|info| info.first(IFLA_INFO_KIND)?.str()).unwrap_or_default();
+        let data = info.and_then(|info| info.first(IFLA_INFO_DATA)).map(|data| data.nested());
+        let data = data.unwrap_or(Attributes::new(&[]));
+        Some(Self { header, attributes, info, kind_name, data })
+    }
+
+    fn index(&self) -> u32 {
+        self.header.index as u32
+    }
+
+    fn number(&self, kind: u16) -> Option<u32> {
+        self.attributes.first(kind)?.u32()
+    }
+
+    fn text(&self, kind: u16) -> Option<&'a str> {
+        self.attributes.first(kind)?.str()
+    }
+
+    /// The index of the parent.
+    fn parent_index(&self) -> Option<u32> {
+        kinds::parent_index(self.kind_name, self.data, self.number(IFLA_LINK))
+    }
+
+    /// The common fields that need no other message.
+    fn attrs(&self) -> Attrs {
+        let is_set = |flag: u32| Some(self.header.flags & flag != 0);
+        let port = self.info.filter(|_| self.is_port()).and_then(|info| info.first(IFLA_INFO_SLAVE_DATA));
+        Attrs {
+            mtu: self.number(IFLA_MTU),
+            mac: self.attributes.first(IFLA_ADDRESS).and_then(|mac| mac.mac()).map(Mac::from_bytes),
+            txqueuelen: self.number(IFLA_TXQLEN),
+            alias: Some(self.text(IFLA_IFALIAS).unwrap_or_default().to_owned()),
+            group: Some(self.number(IFLA_GROUP).unwrap_or(0)),
+            up: is_set(IFF_UP),
+            promisc: is_set(IFF_PROMISC),
+            allmulticast: is_set(IFF_ALLMULTI),
+            multicast: is_set(IFF_MULTICAST),
+            arp: is_set(IFF_NOARP).map(|is_off| !is_off),
+            master: None,
+            vlans: None,
+            hairpin: port.and_then(|port| port.nested().first(IFLA_BRPORT_MODE)?.u8()).map(|mode| mode != 0),
+            limit: None,
+        }
+    }
+
+    /// The kind, and the owner if the link has Knit's mark.
+    fn kind(&self, parent: Option<IfName>) -> (Kind, Option<OwnerId>) {
+        match mark(&self.attributes) {
+            Some((owner, Some(moved))) => (Kind::HostDevice(HostDevice(moved)), Some(owner)),
+            mark => (kinds::decode(self.kind_name, self.data, parent), mark.map(|(owner, _)| owner)),
+        }
+    }
+
+    /// Whether it is a bridge port.
+    fn is_port(&self) -> bool {
+        let port_of = self.info.and_then(|info| info.first(IFLA_INFO_SLAVE_KIND)?.str());
+        port_of == Some(Bridge::NAME)
+    }
+
+    fn has_carrier(&self) -> bool {
+        self.header.flags & IFF_LOWER_UP != 0
+    }
+}
+
 /// Decodes one link. `None` if the model cannot represent its name, and for detached links.
 fn decode(session: &mut Session<'_>, names: &mut Names<'_>, body: &[u8]) -> Result<Option<ObservedLink>> {
-    let Some((header, attributes)) = LinkHeader::split(body) else { return Ok(None) };
-    let index = header.index as u32;
+    let Some(message) = LinkMessage::split(body) else { return Ok(None) };
+    let index = message.index();
     // Links whose name the model cannot represent are not in the list.
     let Some(Some(name)) = names.same_scope.get(&index).cloned() else { return Ok(None) };
-    let attributes = attributes.table::<ATTRIBUTES>();
-    let group = attributes.first(IFLA_GROUP).and_then(|group| group.u32());
+    let group = message.number(IFLA_GROUP);
     if group == Some(kernel_ids::DEFERRED_DELETE_GROUP) {
         return Ok(None);
     }
-    let info = attributes.first(IFLA_LINKINFO).map(|info| info.nested());
-    let kind_name = info.and_then(|info| info.first(IFLA_INFO_KIND)?.str()).unwrap_or_default();
-    let data = info.and_then(|info| info.first(IFLA_INFO_DATA)).map(|data| data.nested());
-    let data = data.unwrap_or(Attributes::new(&[]));
-    let number = |kind| attributes.first(kind).and_then(|value| value.u32());
-
     // The namespace of the parent is given as an id relative to this namespace.
-    let parent_netns_id = attributes.first(IFLA_LINK_NETNSID).and_then(|id| id.i32());
-    let parent = kinds::parent_index(kind_name, data, number(IFLA_LINK));
-    let (parent, parent_scope) = match (parent, parent_netns_id) {
+    let parent_netns_id = message.attributes.first(IFLA_LINK_NETNSID).and_then(|id| id.i32());
+    let (parent, parent_scope) = match (message.parent_index(), parent_netns_id) {
         (None, _) => (None, None),
         (Some(parent), None) => (names.in_same_scope(session, parent)?, None),
         (Some(parent), Some(id)) if names.is_host(session, id)? => {
@@ -155,35 +225,13 @@ fn decode(session: &mut Session<'_>, names: &mut Names<'_>, body: &[u8]) -> Resu
         }
         (Some(_), Some(_)) => (None, None),
     };
-    let master = match number(IFLA_MASTER) {
+    let master = match message.number(IFLA_MASTER) {
         None | Some(0) => Some(Master::None),
         // A master whose name the model cannot represent is left out.
         Some(master) => names.in_same_scope(session, master)?.map(Master::Link),
     };
-    let is_set = |flag: u32| Some(header.flags & flag != 0);
-    let mut attrs = Attrs {
-        mtu: number(IFLA_MTU),
-        mac: attributes.first(IFLA_ADDRESS).and_then(|mac| mac.mac()).map(Mac::from_bytes),
-        txqueuelen: number(IFLA_TXQLEN),
-        alias: Some(
-            attributes.first(IFLA_IFALIAS).and_then(|alias| alias.str()).unwrap_or_default().to_owned(),
-        ),
-        group: Some(group.unwrap_or(0)),
-        up: is_set(IFF_UP),
-        promisc: is_set(IFF_PROMISC),
-        allmulticast: is_set(IFF_ALLMULTI),
-        multicast: is_set(IFF_MULTICAST),
-        arp: is_set(IFF_NOARP).map(|is_off| !is_off),
-        master,
-        vlans: None,
-        hairpin: None,
-        limit: None,
-    };
-    let mut kind: Kind = kinds::decode(kind_name, data, parent);
-    let (owner, moved) = mark(&attributes).map_or((None, None), |(owner, moved)| (Some(owner), moved));
-    if let Some(moved) = moved {
-        kind = Kind::HostDevice(HostDevice(moved));
-    }
+    let mut attrs = Attrs { master, ..message.attrs() };
+    let (mut kind, owner) = message.kind(parent);
     // Configuration outside the link message is read for Knit's links only.
     if owner.is_some() || group == Some(kernel_ids::NEW_LINK_GROUP) {
         let config =
@@ -191,16 +239,27 @@ fn decode(session: &mut Session<'_>, names: &mut Names<'_>, body: &[u8]) -> Resu
         if absent_is_none(config)?.is_none() {
             return Ok(None);
         }
-        let queue = attributes.first(IFLA_QDISC).and_then(|queue| queue.str());
-        attrs.limit = Some(limits::observe(session, names.scope, index, queue)?);
+        attrs.limit = Some(limits::observe(session, names.scope, index, message.text(IFLA_QDISC))?);
     }
-    let port_of = info.and_then(|info| info.first(IFLA_INFO_SLAVE_KIND)?.str());
-    let is_port = port_of == Some(Bridge::NAME);
-    let port = info.filter(|_| is_port).and_then(|info| info.first(IFLA_INFO_SLAVE_DATA));
-    attrs.hairpin = port.and_then(|port| port.nested().first(IFLA_BRPORT_MODE)?.u8()).map(|mode| mode != 0);
     let link = Link { name, kind, attrs, parent_scope, owner };
-    let carrier = header.flags & IFF_LOWER_UP != 0;
-    Ok(Some(ObservedLink { index, link, carrier, is_port }))
+    Ok(Some(ObservedLink { index, link, carrier: message.has_carrier(), is_port: message.is_port() }))
+}
+
+/// Decodes link messages alone: without the names of links that are in none of them, and without configuration that
+/// other messages hold.
+pub(crate) fn decode_messages<'a>(bodies: impl IntoIterator<Item = &'a [u8]>) -> LinkTable {
+    let mut found = LinkTable::default();
+    for body in bodies {
+        let (Some((index, name)), Some(message)) = (index_and_name(body), LinkMessage::split(body)) else {
+            continue;
+        };
+        let parent = message.parent_index().and_then(|parent| found.name(parent)).cloned();
+        let (kind, owner) = message.kind(parent);
+        let link = Link { name, kind, attrs: message.attrs(), parent_scope: None, owner };
+        let (carrier, is_port) = (message.has_carrier(), message.is_port());
+        found.by_index.insert(index, ObservedLink { index, link, carrier, is_port });
+    }
+    found
 }
 
 /// The owner in Knit's mark, an alternative name. What follows a dot distinguishes the two ends of a pair, or holds

@@ -33,7 +33,7 @@ pub(super) fn observe(
     Ok(all)
 }
 
-fn decode(body: &[u8], found: &LinkTable) -> Option<Neighbour> {
+pub(crate) fn decode(body: &[u8], found: &LinkTable) -> Option<Neighbour> {
     let (header, attributes) = NeighbourHeader::split(body)?;
     let is_proxy = header.flags & NTF_PROXY != 0;
     if !is_proxy && header.state & NUD_PERMANENT == 0 {

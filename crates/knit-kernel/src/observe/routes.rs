@@ -69,7 +69,7 @@ fn request(scope: &Scope, family: u8, table: Option<u32>, link: Option<u32>) -> 
 }
 
 /// Decodes one route. `None` for cached routes, the local table, and routes through links that were not observed.
-fn decode(body: &[u8], found: &LinkTable) -> Option<Route> {
+pub(crate) fn decode(body: &[u8], found: &LinkTable) -> Option<Route> {
     let (header, attributes) = RouteHeader::split(body)?;
     let table = attributes.first(RTA_TABLE).and_then(|table| table.u32()).unwrap_or(header.table.into());
     if table == RT_TABLE_LOCAL || header.flags & RTM_F_CLONED != 0 {

@@ -35,7 +35,7 @@ pub(crate) fn kernel_has_vrf_rule(session: &mut Session<'_>, scope: &Scope) -> R
 }
 
 /// Decodes one rule, and whether it is Knit's.
-fn decode(body: &[u8]) -> Option<(Rule, bool)> {
+pub(crate) fn decode(body: &[u8]) -> Option<(Rule, bool)> {
     let (header, attributes) = RuleHeader::split(body)?;
     let number = |kind| attributes.first(kind).and_then(|value| value.u32());
     let protocol = attributes.first(FRA_PROTOCOL)?.u8()?;

@@ -14,7 +14,7 @@ use crate::netlink::header::VlanHeader;
 use crate::netlink::{Attribute, Header, Message};
 
 /// VLAN ranges of one port with their flags.
-type Entries = Vec<(u16, (u16, u16))>;
+pub(crate) type Entries = Vec<(u16, (u16, u16))>;
 
 /// The VLANs of these bridges and bridge ports. Empty on a kernel without VLAN filtering.
 pub(super) fn observe(
@@ -39,7 +39,7 @@ pub(super) fn observe(
 }
 
 /// The entries of one reply.
-fn entries(body: &[u8]) -> Option<Entries> {
+pub(crate) fn entries(body: &[u8]) -> Option<Entries> {
     let (_, attributes) = VlanHeader::split(body)?;
     let all = attributes.filter(|attribute| attribute.kind == BRIDGE_VLANDB_ENTRY);
     Some(all.filter_map(|entry| range(&entry)).collect())
@@ -53,7 +53,8 @@ fn range(entry: &Attribute<'_>) -> Option<(u16, (u16, u16))> {
     Some((u16::from_ne_bytes([a, b]), (first, last)))
 }
 
-fn vlans(entries: &[(u16, (u16, u16))]) -> PortVlans {
+/// The VLANs in the entries of a port.
+pub(crate) fn vlans(entries: &[(u16, (u16, u16))]) -> PortVlans {
     let of = |matches: &dyn Fn(u16) -> bool| {
         VlanSet::new(entries.iter().filter(|(flags, _)| matches(*flags)).map(|(_, range)| *range))
     };
