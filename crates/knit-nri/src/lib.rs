@@ -14,6 +14,7 @@ mod proto {
     }
 }
 
+mod decode;
 mod mux;
 mod protocol;
 mod session;
@@ -23,6 +24,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use decode::decode;
 pub use session::serve;
 
 /// The default NRI socket of runtimes.
