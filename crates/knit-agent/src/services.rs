@@ -5,6 +5,7 @@
 mod agent;
 mod check;
 mod connections;
+pub mod decode;
 mod extensions;
 mod frames;
 mod kni;

@@ -53,14 +53,17 @@ impl CniNetwork {
         let path = self.conflist.display().to_string();
         let conflist = std::fs::read_to_string(&self.conflist)
             .map_err(|source| Error::File { path: path.clone(), source })?;
-        let wrong = |why: String| Error::Config { path: path.clone(), why: format!("network {name}: {why}") };
-        let list: Value = serde_json::from_str(&conflist).map_err(|why| wrong(why.to_string()))?;
+        self.parse(conflist).map_err(|why| Error::Config { path, why: format!("network {name}: {why}") })
+    }
+
+    /// Validates a configuration list.
+    pub fn parse(&self, conflist: String) -> Result<PluginChain, String> {
+        let list: Value = serde_json::from_str(&conflist).map_err(|why| why.to_string())?;
         let plugins = list.get("plugins").and_then(Value::as_array).filter(|plugins| !plugins.is_empty());
-        let plugins = plugins.ok_or_else(|| wrong("no `plugins` list".to_owned()))?;
-        for plugin in plugins {
+        for plugin in plugins.ok_or("no `plugins` list")? {
             let kind = plugin.get("type").and_then(Value::as_str).unwrap_or_default();
             if kind.is_empty() || kind.contains('/') || kind == crate::cni::SHIM {
-                return Err(wrong(format!("`{kind}` is not an allowed plugin type")));
+                return Err(format!("`{kind}` is not an allowed plugin type"));
             }
         }
         let timeout_seconds = self.timeout_seconds;

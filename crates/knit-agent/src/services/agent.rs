@@ -1,6 +1,5 @@
 //! Package knit.v1.
 
-use std::collections::BTreeSet;
 use std::pin::Pin;
 
 use knit_engine::call::{DetachRequest, DetachScope, GcRequest, GcResult, ManagedNetns};
@@ -218,17 +217,7 @@ impl Agent for Services {
         let call = self.call_id(request.metadata());
         let v1::DetachRequest { pod, interfaces, all, dry_run, netns_path, forget, began } =
             request.into_inner();
-        if interfaces.is_empty() != all {
-            let message = "interfaces: list the interfaces to detach, or set `all`";
-            return Err(RpcError::new(Reason::InvalidValue, message)
-                .field("interfaces")
-                .call(&call.0)
-                .into());
-        }
-        let named = interfaces.iter().enumerate();
-        let named = named.map(|(at, name)| request::interface(&format!("interfaces[{at}]"), name));
-        let which =
-            if all { DetachScope::Attached } else { DetachScope::Interfaces(named.collect::<Checked<_>>()?) };
+        let which = request::detach_scope(&interfaces, all).map_err(|refusal| refusal.call(&call.0))?;
         let call_id = call.0.clone();
         let netns = request::path("netns_path", &netns_path)?;
         // The detach also cancels an attach that is still to come.
@@ -422,22 +411,13 @@ impl Agent for Services {
     ) -> Result<Response<v1::CollectGarbageResponse>, Status> {
         let call = self.call_id(request.metadata());
         let v1::CollectGarbageRequest { garbage, group, dry_run } = request.into_inner();
-        let wrong = |message: &str| {
-            Status::from(RpcError::new(Reason::InvalidValue, message).field("garbage").call(&call.0))
-        };
-        let (living, why) = match garbage {
-            None => return Err(wrong("garbage: set `living` or `gone`")),
-            Some(v1::collect_garbage_request::Garbage::Living(living)) => {
-                if living.attachments.is_empty() && !living.none {
-                    return Err(wrong("living: confirm an empty list with `none`"));
-                }
-                (Some(attachments(living.attachments)?), "not in the list of living attachments")
+        let listed = request::living(garbage).map_err(|refusal| refusal.call(&call.0))?;
+        let (living, why) = match listed {
+            Some(living) => (living, "not in the list of living attachments"),
+            None => {
+                let found = self.query(move |node| node.live_attachments().map_err(internal)).await?;
+                (found, "its namespace is gone")
             }
-            Some(v1::collect_garbage_request::Garbage::Gone(_)) => (None, "its namespace is gone"),
-        };
-        let living = match living {
-            Some(living) => living,
-            None => self.query(move |node| node.live_attachments().map_err(internal)).await?,
         };
         let event = Event::GcRequested(GcRequest { call: call.clone(), alive: living, group });
         let collected: Vec<GcResult> = if dry_run {
@@ -468,17 +448,6 @@ impl Agent for Services {
     async fn logs(&self, request: Request<v1::LogsRequest>) -> Result<Response<Self::LogsStream>, Status> {
         Ok(Response::new(super::logs::stream(&self.log, request.into_inner(), self.streams.open()?)?))
     }
-}
-
-fn attachments(living: Vec<v1::Attachment>) -> Checked<BTreeSet<(SandboxId, Option<knit_model::IfName>)>> {
-    let mut all = BTreeSet::new();
-    for (at, one) in living.into_iter().enumerate() {
-        let field = format!("living.attachments[{at}]");
-        let named = !one.interface.is_empty();
-        let interface = named.then(|| request::interface(&format!("{field}.interface"), &one.interface));
-        all.insert((SandboxId(one.sandbox_id), interface.transpose()?));
-    }
-    Ok(all)
 }
 
 /// The result, or the problem of a failed call.

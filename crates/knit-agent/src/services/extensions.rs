@@ -29,7 +29,7 @@ const DEFAULT_DEADLINE: u32 = 5_000;
 const MAX_DEADLINE: u32 = 60_000;
 
 /// Validates a registration.
-fn checked(spec: Option<v1::ExtensionSpec>) -> Checked<ExtensionSpec> {
+pub(super) fn checked(spec: Option<v1::ExtensionSpec>) -> Checked<ExtensionSpec> {
     let Some(spec) = spec else { return Err(invalid("extension", "required")) };
     let name = name("extension.name", &spec.name)?;
     let socket = path("extension.socket", &spec.socket)?;

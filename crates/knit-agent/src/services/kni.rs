@@ -169,22 +169,8 @@ impl Kni for Services {
         request: Request<kni::DetachInterfaceRequest>,
     ) -> Result<Response<kni::DetachInterfaceResponse>, Status> {
         let call = self.call_id(request.metadata());
-        let request = request.into_inner();
-        let id = request::id("id", &request.id)?;
-        let which = match request.extradata.get("ifname").filter(|name| !name.is_empty()) {
-            Some(name) => DetachScope::Interfaces([request::interface("extradata.ifname", name)?].into()),
-            None => DetachScope::All,
-        };
-        let netns = request::kni_netns(&request)?;
-        let object = format!("sandbox {id}");
-        let detach = DetachRequest {
-            call: call.clone(),
-            sandbox: SandboxId(id),
-            netns,
-            scope: which,
-            forget_sandbox: false,
-            started_at: 0,
-        };
+        let detach = request::kni_detach(&call, &request.into_inner())?;
+        let object = format!("sandbox {}", detach.sandbox);
         self.kni_call(&call, Event::DetachRequested(detach), |_, _| ()).await?;
         tracing::info!(call = %call, %object, "detached");
         Ok(answer(&call, kni::DetachInterfaceResponse {}))

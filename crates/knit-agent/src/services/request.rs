@@ -7,17 +7,20 @@ mod isolation;
 mod link;
 mod ranges;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use knit_engine::CallId;
 use knit_engine::call::{
-    AttachRequest, AttachmentMetadata, DnsConfig, InterfaceRequest, PortMapping, SandboxRequest,
+    AttachRequest, AttachmentMetadata, DetachRequest, DetachScope, DnsConfig, InterfaceRequest, PortMapping,
+    SandboxRequest,
 };
+use knit_kni::v1::collect_garbage_request::Garbage;
 use knit_kni::{Reason, RpcError, kni, v1};
 use knit_model::intent::InterfaceIntent;
 use knit_model::link::{Attrs, OwnerId};
 use knit_model::provenance::Dialect;
-use knit_model::{IfName, Mac};
+use knit_model::{IfName, Mac, SandboxId};
 
 /// Upper bound of each list or map in a call.
 const MAX_ENTRIES: usize = 256;
@@ -27,6 +30,9 @@ const MAX_NAME: usize = 253;
 pub(super) const FIRST_INTERFACE: &str = "eth0";
 
 pub(super) type Checked<T> = Result<T, RpcError>;
+
+/// Sandboxes with an interface each, or with all of them.
+pub(super) type LivingAttachments = BTreeSet<(SandboxId, Option<IfName>)>;
 
 pub(super) fn invalid(field: &str, message: impl Into<String>) -> RpcError {
     RpcError::new(Reason::InvalidValue, format!("{field}: {}", message.into())).field(field)
@@ -316,10 +322,47 @@ pub(super) fn kni_attach(call: &CallId, request: kni::AttachInterfaceRequest) ->
     })
 }
 
-/// The namespace's path in a detach of package kni.
-pub(super) fn kni_netns(request: &kni::DetachInterfaceRequest) -> Checked<String> {
-    let extra = request.extradata.get("netns").map(String::as_str).unwrap_or_default();
-    isolation::of_kni(&request.isolation.clone().unwrap_or_default(), extra).map(|(netns, _)| netns)
+/// Translates a detach of package kni.
+pub(super) fn kni_detach(call: &CallId, request: &kni::DetachInterfaceRequest) -> Checked<DetachRequest> {
+    let extra = |key: &str| request.extradata.get(key).map(String::as_str).unwrap_or_default();
+    let id = id("id", &request.id)?;
+    let scope = match extra("ifname") {
+        "" => DetachScope::All,
+        name => DetachScope::Interfaces([interface("extradata.ifname", name)?].into()),
+    };
+    let (netns, _) = isolation::of_kni(&request.isolation.clone().unwrap_or_default(), extra("netns"))?;
+    let sandbox = SandboxId(id);
+    Ok(DetachRequest { call: call.clone(), sandbox, netns, scope, forget_sandbox: false, started_at: 0 })
+}
+
+/// The interfaces of a detach of knit.v1.
+pub(super) fn detach_scope(interfaces: &[String], all: bool) -> Checked<DetachScope> {
+    if interfaces.is_empty() != all {
+        return Err(invalid("interfaces", "list the interfaces to detach, or set `all`"));
+    }
+    let named = interfaces.iter().enumerate();
+    let named = named.map(|(at, name)| interface(&format!("interfaces[{at}]"), name));
+    Ok(if all { DetachScope::Attached } else { DetachScope::Interfaces(named.collect::<Checked<_>>()?) })
+}
+
+/// The living attachments of a garbage collection; `None`: those whose namespace exists.
+pub(super) fn living(garbage: Option<Garbage>) -> Checked<Option<LivingAttachments>> {
+    let wrong = |message: &str| RpcError::new(Reason::InvalidValue, message).field("garbage");
+    let living = match garbage {
+        None => return Err(wrong("garbage: set `living` or `gone`")),
+        Some(Garbage::Gone(_)) => return Ok(None),
+        Some(Garbage::Living(living)) => living,
+    };
+    if living.attachments.is_empty() && !living.none {
+        return Err(wrong("living: confirm an empty list with `none`"));
+    }
+    let attachments = living.attachments.into_iter().enumerate().map(|(at, one)| {
+        let field = format!("living.attachments[{at}].interface");
+        let named = !one.interface.is_empty();
+        let interface = named.then(|| interface(&field, &one.interface)).transpose()?;
+        Ok((SandboxId(one.sandbox_id), interface))
+    });
+    attachments.collect::<Checked<_>>().map(Some)
 }
 
 fn mapping(field: &str, protocol: i32, (container, host): (i64, i64), host_ip: &str) -> Checked<PortMapping> {
