@@ -115,7 +115,9 @@ fn kind_of(document: &Node) -> Result<&'static str, ParseError> {
 }
 
 fn check_name(document: &Node, errors: &mut Vec<ParseError>) {
-    match document.field("metadata").and_then(|metadata| metadata.field("name")) {
+    // A null field is the same as an absent field.
+    let name = document.field("metadata").and_then(|metadata| metadata.field("name"));
+    match name.filter(|name| !name.is_null()) {
         None => errors.push(error(document.location, "metadata.name", "must be set")),
         Some(node) => {
             let name = node.text().unwrap_or_default();

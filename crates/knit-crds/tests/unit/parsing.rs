@@ -120,3 +120,12 @@ fn parse_requires_exactly_one_object() {
     assert!(Object::parse("").unwrap_err().to_string().contains("must contain exactly one object, got 0"));
     assert!(Object::parse(SAMPLES[1].1).unwrap_err().to_string().contains("got 2"));
 }
+
+#[test]
+fn an_object_whose_name_has_no_value_is_rejected() {
+    let text = "apiVersion: podnetwork.opdev.io/v1alpha1\nkind: Veth\nmetadata:\n  name:\nspec: {interfaceName: net1}\n";
+    for name in ["", " ~", " null"] {
+        let errors = Object::parse(&text.replace("name:\n", &format!("name:{name}\n"))).unwrap_err();
+        assert_eq!(errors.0[0].field, "metadata.name", "{errors}");
+    }
+}
