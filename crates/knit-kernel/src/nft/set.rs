@@ -267,6 +267,8 @@ pub(super) fn elements_of(set: &FilterSet, mut raw: Vec<RawElement>) -> Vec<(Vec
     if set.intervals && set.key.len() == 1 {
         // The end of a range sorts before the start of the next one.
         raw.sort_by(|one, other| (&one.key, !one.is_end).cmp(&(&other.key, !other.is_end)));
+        // The second of two equal starts would end the first range before it starts.
+        raw.dedup_by(|one, other| (&one.key, one.is_end) == (&other.key, other.is_end));
         let ends: Vec<Option<&RawElement>> = raw.iter().skip(1).map(Some).chain([None]).collect();
         let ranges = raw.iter().zip(ends).filter(|(start, _)| !start.is_end);
         return ranges
@@ -318,10 +320,28 @@ mod tests {
         assert_eq!(parts_of(63), None, "no such type");
     }
 
+    fn raw(key: [u8; 4], is_end: bool) -> RawElement {
+        RawElement { key: key.to_vec(), key_end: None, is_end, data: None }
+    }
+
+    fn ranges(listed: Vec<RawElement>) -> Vec<String> {
+        let set = FilterSet { intervals: true, ..FilterSet::keys(&[DataType::Ipv4]) };
+        elements_of(&set, listed).iter().map(|(key, _)| key[0].to_string()).collect()
+    }
+
+    #[test]
+    fn a_range_that_is_listed_twice_is_one_range() {
+        let listed = vec![
+            raw([10, 0, 1, 0], false),
+            raw([10, 0, 2, 0], true),
+            raw([10, 0, 1, 0], false),
+            raw([10, 0, 2, 0], true),
+        ];
+        assert_eq!(ranges(listed), ["10.0.1.0/24"]);
+    }
+
     #[test]
     fn ranges_that_touch_stay_separate() {
-        let set = FilterSet { intervals: true, ..FilterSet::keys(&[DataType::Ipv4]) };
-        let raw = |key: [u8; 4], is_end| RawElement { key: key.to_vec(), key_end: None, is_end, data: None };
         // As the kernel may list them, in any order.
         let listed = vec![
             raw([10, 0, 1, 0], false),
@@ -330,7 +350,6 @@ mod tests {
             raw([10, 0, 2, 0], true),
             raw([255, 255, 0, 0], false),
         ];
-        let keys: Vec<String> = elements_of(&set, listed).iter().map(|(key, _)| key[0].to_string()).collect();
-        assert_eq!(keys, ["10.0.0.0/24", "10.0.1.0/24", "255.255.0.0/16"]);
+        assert_eq!(ranges(listed), ["10.0.0.0/24", "10.0.1.0/24", "255.255.0.0/16"]);
     }
 }
