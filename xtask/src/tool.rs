@@ -18,6 +18,8 @@ pub struct Tool {
     package: &'static str,
     /// Arguments before those of the caller.
     arguments: &'static [&'static str],
+    /// Further arguments of its build.
+    cargo: &'static [&'static str],
     /// The cargo profile that it is built with.
     profile: &'static str,
     /// Debian packages that its build needs.
@@ -26,8 +28,16 @@ pub struct Tool {
     notice: Option<&'static str>,
 }
 
-const TOOL: Tool =
-    Tool { command: "", about: "", package: "", arguments: &[], profile: "dev", build: &[], notice: None };
+const TOOL: Tool = Tool {
+    command: "",
+    about: "",
+    package: "",
+    arguments: &[],
+    cargo: &[],
+    profile: "dev",
+    build: &[],
+    notice: None,
+};
 
 /// All tools, in the order of `--help`.
 pub const TOOLS: &[Tool] = &[
@@ -108,6 +118,14 @@ pub const TOOLS: &[Tool] = &[
         ..TOOL
     },
     Tool {
+        command: "fuzz",
+        about: "Fuzz everything that reads bytes from outside, guided by coverage",
+        package: "knit-fuzz",
+        // The command itself links no crate of Knit.
+        cargo: &["--no-default-features"],
+        ..TOOL
+    },
+    Tool {
         command: "generate",
         about: "Write the files that follow from the code; with --check only compare them",
         package: "knit-generate",
@@ -132,6 +150,7 @@ impl Tool {
         cargo.current_dir(std::env::current_dir().unwrap_or_else(|_| places::workspace().to_owned()));
         cargo.arg("run").arg("--manifest-path").arg(places::workspace().join("Cargo.toml"));
         cargo.args(["--locked", "--profile", self.profile, "--package", self.package, "--bin", self.package]);
+        cargo.args(self.cargo);
         let status = process::status(cargo.arg("--").args(self.arguments).args(arguments))?;
         Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
     }

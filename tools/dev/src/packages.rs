@@ -27,10 +27,12 @@ pub enum Purpose {
     Fresh,
     /// Clients of the gRPC interface in other languages.
     Clients,
+    /// Fuzzing.
+    Fuzz,
 }
 
 impl Purpose {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Build,
         Self::Demo,
         Self::Netns,
@@ -39,6 +41,7 @@ impl Purpose {
         Self::Bench,
         Self::Fresh,
         Self::Clients,
+        Self::Fuzz,
     ];
 
     fn title(self) -> &'static str {
@@ -51,6 +54,7 @@ impl Purpose {
             Self::Bench => "benchmarks",
             Self::Fresh => "fresh root",
             Self::Clients => "clients in other languages",
+            Self::Fuzz => "fuzzing",
         }
     }
 
@@ -109,6 +113,7 @@ impl Purpose {
                 ("python3", "a client in another language"),
                 ("python3-venv", "a place of its own for that client's libraries"),
             ],
+            Self::Fuzz => &[("g++", "compiles libFuzzer")],
         }
     }
 }

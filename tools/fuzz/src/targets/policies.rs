@@ -1,0 +1,58 @@
+//! NetworkPolicies.
+
+use std::net::IpAddr;
+
+use knit_model::filter::FilterTable;
+use knit_policy::{
+    CLOSED, Flow, Labels, LocalPod, NamedPort, PodKey, PolicyId, PolicyIndex, PolicyPod, Protocol, dispatch,
+    network_policy,
+};
+use serde_json::Value;
+
+/// The `spec` of a policy in each line: translated, compiled, and evaluated for some connections.
+pub(super) fn policies(data: &[u8]) {
+    let mut index = PolicyIndex::default();
+    for (number, line) in data.split(|byte| *byte == b'\n').enumerate() {
+        let Ok(spec) = serde_json::from_slice::<Value>(line) else { continue };
+        let id = PolicyId { namespace: "shop".to_owned(), name: format!("p{number}") };
+        index.apply_policy(network_policy::translate(id, &spec).0);
+    }
+    index.set_namespaces(
+        [("shop".to_owned(), labels("team", "blue")), ("lab".to_owned(), Labels::new())].into(),
+    );
+    index.set_pods([pod("shop", "web", 1), pod("shop", "db", 2), pod("lab", "web", 3)]);
+    let local = |name| LocalPod { namespace: "shop", name, uid: name };
+    let compiled = index.compile([local("web"), local("db"), local("unknown")]);
+    assert_eq!(compiled.pods.len(), 3);
+    let used = compiled.pods.iter().flat_map(|pod| [&pod.ingress, &pod.egress]).flatten();
+    for chain in used.filter(|chain| *chain != CLOSED) {
+        assert!(compiled.tables.chains.contains_key(chain), "{chain}");
+    }
+    dispatch(&mut FilterTable::default(), &compiled.tables);
+    let _ = index.peer_elements();
+    for (source, destination) in [(1, 2), (2, 1), (3, 1), (1, 9), (9, 1), (1, 1)] {
+        for (protocol, port) in [(6, 80), (17, 53), (132, 9), (1, 0)] {
+            let flow = Flow { source: address(source), destination: address(destination), protocol, port };
+            let decision = index.evaluate(&flow);
+            if source == destination {
+                assert!(decision.ingress.is_allowed() && decision.egress.is_allowed());
+            }
+        }
+    }
+}
+
+fn pod(namespace: &str, name: &str, number: u8) -> (PodKey, PolicyPod) {
+    let key = PodKey { namespace: namespace.to_owned(), name: name.to_owned() };
+    let ports = vec![NamedPort { name: "http".to_owned(), protocol: Protocol::Tcp, port: 80 }];
+    let six = format!("fd00::{number}").parse().expect("the address is valid");
+    let addresses = vec![address(number), six];
+    (key, PolicyPod { uid: name.to_owned(), labels: labels("app", name), addresses, ports })
+}
+
+fn labels(key: &str, value: &str) -> Labels {
+    [(key.to_owned(), value.to_owned())].into()
+}
+
+fn address(number: u8) -> IpAddr {
+    [10, 0, 0, number].into()
+}
