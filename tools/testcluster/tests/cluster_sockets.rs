@@ -10,14 +10,13 @@ mod support {
     pub mod kubectl;
     #[allow(dead_code, reason = "shared by the cluster's tests")]
     pub mod operator;
+    #[allow(dead_code, reason = "shared by the cluster's tests")]
+    pub mod programs;
 }
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use support::kubectl::{Namespace, command, kubectl, run, text};
+use support::kubectl::{Namespace, kubectl};
 use support::operator::{IMAGE, eventually, installed};
+use support::programs::{copy, files, script};
 
 const DHCP: &str = "
 apiVersion: podnetwork.opdev.io/v1alpha1
@@ -67,31 +66,6 @@ fn tenant(namespace: &Namespace, name: &str, kind: &str) -> String {
     format!("--token={}", namespace.kubectl(&["create", "token", name]).trim())
 }
 
-/// The files that an example needs in a pod: the program, and libraries that the test images may not contain.
-fn program(name: &str) -> Vec<PathBuf> {
-    let program = Path::new(env!("CARGO_BIN_EXE_knit-testcluster")).with_file_name(name);
-    assert!(program.exists(), "{} is missing: cargo build -p dhcp-responder", program.display());
-    let listed = Command::new("ldd").arg(&program).output().unwrap();
-    let listed = String::from_utf8(listed.stdout).unwrap();
-    let libraries = listed.lines().filter_map(|line| line.split_once(" => "));
-    let libraries = libraries.filter_map(|(_, rest)| rest.split_whitespace().next()).map(PathBuf::from);
-    libraries.filter(|library| library.exists()).chain([program.clone()]).collect()
-}
-
-/// Copies a file into the pod, as the pod's user.
-fn copy(namespace: &Namespace, pod: &str, file: &Path) {
-    let name = file.file_name().unwrap().to_str().unwrap();
-    let script = format!("cat > /data/{name} && chmod 755 /data/{name}");
-    let args = ["-n", &namespace.name, "exec", "-i", pod, "--", "sh", "-c", &script];
-    let copied = command(&args).stdin(File::open(file).unwrap()).output().unwrap();
-    assert!(copied.status.success(), "{}", text(&copied));
-}
-
-/// Runs a script in a pod; returns its output.
-fn script(namespace: &Namespace, pod: &str, script: &str) -> String {
-    text(&run(&["-n", &namespace.name, "exec", pod, "--", "sh", "-c", script]))
-}
-
 #[test]
 fn a_restricted_pod_serves_port_67_and_only_with_a_grant() {
     let _exclusive = installed();
@@ -115,8 +89,8 @@ fn a_restricted_pod_serves_port_67_and_only_with_a_grant() {
 
     namespace.apply(&pod("server"));
     namespace.kubectl(&["wait", "--for=condition=Ready", "pod/server", "--timeout=120s"]);
-    for file in ["dhcp-responder", "icmp-ping"].map(program).into_iter().flatten() {
-        copy(&namespace, "server", &file);
+    for file in ["dhcp-responder", "icmp-ping"].map(files).into_iter().flatten() {
+        copy(&namespace, "server", &file, "/data");
     }
     let start = |wait: u32| {
         format!("LD_LIBRARY_PATH=/data /data/dhcp-responder --wait {wait} dhcp server 10.67.0.2 10.67.0.9")
