@@ -73,14 +73,18 @@ impl PortSources<'_> {
         let networks: BTreeSet<&str> = self.leases(self.port).map(|key| key.network.as_str()).collect();
         let mut leases = self.leases(interface);
         let lease = leases.find(|key| key.address == address && networks.contains(key.network.as_str()));
+        let is_cluster = self.state.cluster().is_some_and(|cluster| cluster.bridge == self.bridge);
         if let Some(key) = lease {
             let is_fixed = self.state.leases.get(&key.network, address).is_some_and(|lease| lease.fixed);
-            let is_cluster = self.state.cluster().is_some_and(|cluster| cluster.bridge == self.bridge);
             let is_inside = gateways.iter().any(|gateway| gateway.contains(&address));
             // The node has no address on an isolated network, whose addresses may be those of another network.
             if !is_fixed || is_cluster || is_inside || gateways.is_empty() {
                 return Ok(true);
             }
+        }
+        // Policies of all namespaces decide by the addresses of the cluster network, those of hosts outside among them.
+        if is_cluster && lease.is_none() {
+            return Err(format!("address {address} is not assigned on the cluster network"));
         }
         let single = IpNet::from(address);
         let overlap = resolve::overlap_with_others(self.state, single).or_else(|| {

@@ -311,8 +311,21 @@ fn another_sandbox_of_the_same_pod_has_its_addresses() {
     assert_eq!(node.accepted("b", "net1"), ([assigned_mac("a", "net1")].into(), texts(&["10.9.0.3"])));
 }
 
-#[test]
-fn an_address_on_the_cluster_network_is_no_pods_nodes_or_services() {
+/// An ipvlan with the MAC address of the interface below, which stays on the fast path.
+fn ipvlan(parent: &str, addresses: &[&str]) -> IntentSpec {
+    let kind = Kind::Ipvlan(Ipvlan { parent: None, mode: Some(IpvlanMode::L2), flag: None });
+    interface("y", "iv0", kind, |intent| {
+        intent.parent = Some(parent.to_owned());
+        intent.fixed = addresses.iter().map(|text| text.parse().unwrap()).collect();
+    })
+}
+
+/// Addresses of a neighbour, of a range of the cluster network, of a Service, and two others.
+const CHOSEN_ADDRESSES: [&str; 5] =
+    ["10.75.0.2/29", "10.75.0.6/29", "10.96.0.1/16", "172.18.0.5/16", "10.20.0.1/24"];
+
+/// A cluster network with a pod of namespace lab, and one of namespace shop with `net: y`.
+fn node_with_cluster_network() -> Node {
     let mut node = Node::new(true);
     node.attach_in("lab", "a");
     node.attach_in("shop", "b");
@@ -320,25 +333,39 @@ fn an_address_on_the_cluster_network_is_no_pods_nodes_or_services() {
     pod.labels = [("net".to_owned(), "y".to_owned())].into();
     node.handle(Event::SandboxUpdated(pod));
     node.handle(Event::ServiceRanges(vec!["10.96.0.0/16".parse().unwrap()]));
-    let addresses = ["10.75.0.2/29", "10.75.0.6/29", "10.96.0.1/16", "172.18.0.5/16", "10.20.0.1/24"];
-    // An ipvlan has the MAC address of the interface below, which stays on the fast path.
-    let kind = Kind::Ipvlan(Ipvlan { parent: None, mode: Some(IpvlanMode::L2), flag: None });
-    let ipvlan = interface("y", "iv0", kind, |intent| {
-        intent.parent = Some("eth0".to_owned());
-        intent.fixed = addresses.iter().map(|text| text.parse().unwrap()).collect();
-    });
-    let key = node.apply("attack", vec![ipvlan]);
+    node
+}
+
+#[test]
+fn an_address_on_the_cluster_network_is_one_that_it_leased() {
+    let mut node = node_with_cluster_network();
+    let key = node.apply("attack", vec![ipvlan("eth0", &CHOSEN_ADDRESSES)]);
     let own = assigned_mac("b", "eth0");
-    let accepted = |all: &[&str]| (BTreeSet::from([own]), texts(all));
-    assert_eq!(node.accepted("b", "eth0"), accepted(&["10.20.0.1", "10.75.0.3", "172.18.0.5"]));
+    assert_eq!(node.accepted("b", "eth0"), (BTreeSet::from([own]), texts(&["10.75.0.3"])));
+    let warnings = node.warnings(&key);
+    assert_eq!(warnings.len(), 5, "{warnings:?}");
+    let is_outside = |warning: &String| warning.contains("10.20.0.1 is not assigned on the cluster network");
+    assert!(warnings.iter().any(is_outside), "{warnings:?}");
+    assert_eq!(node.fast_path_addresses(), ["10.75.0.2", "10.75.0.3"].map(String::from).into());
+    node.check_owners();
+}
+
+#[test]
+fn an_address_on_a_bridge_is_no_pods_nodes_or_services() {
+    let mut node = node_with_cluster_network();
+    node.handle(Event::ObjectApplied(ports(&["y"])));
+    let key = node.apply("attack", vec![ipvlan("net1", &CHOSEN_ADDRESSES)]);
+    let chosen = |node: &Node| {
+        let (_, mut accepted) = node.accepted("b", "net1");
+        accepted.retain(|address| !address.starts_with("10.9.0."));
+        accepted
+    };
+    assert_eq!(chosen(&node), texts(&["10.20.0.1", "172.18.0.5"]));
     assert_eq!(node.warnings(&key).len(), 3, "{:?}", node.warnings(&key));
-    let on_fast_path = ["10.20.0.1", "10.75.0.2", "10.75.0.3", "172.18.0.5"];
-    assert_eq!(node.fast_path_addresses(), on_fast_path.map(String::from).into());
     // The range becomes one of the node.
     let forbidden = vec![("node's range".to_owned(), "172.18.0.0/16".parse().unwrap())];
     node.handle(Event::SettingsChanged(Settings { forbidden, ..Settings::default() }));
-    assert_eq!(node.accepted("b", "eth0"), accepted(&["10.20.0.1", "10.75.0.3"]));
-    assert_eq!(node.fast_path_addresses(), ["10.20.0.1", "10.75.0.2", "10.75.0.3"].map(String::from).into());
+    assert_eq!(chosen(&node), texts(&["10.20.0.1"]));
     let is_reported = |warning: &String| warning.contains("172.18.0.5/32 overlaps the node's range");
     assert!(node.warnings(&key).iter().any(is_reported), "{:?}", node.warnings(&key));
     node.check_owners();
