@@ -99,7 +99,7 @@ pub fn is_vm(target: &Target) -> bool {
 
 /// Tests against a running cluster with the reference network.
 pub fn is_cluster(target: &Target) -> bool {
-    let others = ["cluster_cni", "cluster_primary", "cluster_migrate"];
+    let others = ["cluster_cni", "cluster_primary", "cluster_hostile", "cluster_migrate"];
     let is_other = others.iter().any(|other| target.begins_with(other));
     target.is_integration_test() && target.begins_with("cluster") && !is_other
 }
@@ -109,10 +109,11 @@ pub fn is_cluster_migrate(target: &Target) -> bool {
     target.is_integration_test() && target.begins_with("cluster_migrate")
 }
 
-/// Tests against a running cluster whose network is Knit: its own, and what the reference network has to do, too.
+/// Tests against a running cluster whose network is Knit: its own, attacks on it, and what the reference network has to do,
+/// too.
 pub fn is_cluster_primary(target: &Target) -> bool {
-    let own = target.begins_with("cluster_primary") || target.begins_with("cluster_reference");
-    target.is_integration_test() && own
+    let own = ["cluster_primary", "cluster_hostile", "cluster_reference"];
+    target.is_integration_test() && own.iter().any(|own| target.begins_with(own))
 }
 
 /// Tests against a running cluster whose pods Knit connects, asked through its CNI shim.

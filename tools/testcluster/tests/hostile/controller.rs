@@ -1,0 +1,182 @@
+//! A stolen token of the controller: it may create Deployments for PodConfigs, and writes status and finalizers of all kinds.
+
+use serde_json::{Value, json};
+
+use super::objects::object;
+use super::stage::{Stage, assert_denied, stage};
+use crate::support::kubectl::{feed, kubectl, run, text};
+use crate::support::operator::IMAGE;
+
+const FORBIDDEN: &str = "forbidden";
+const OPERATOR: &str = "pod-network-operator";
+const SAMPLES_ONLY: &str = "only Deployments of a PodConfig";
+const NO_RIGHTS: &str = "must have no ServiceAccount, volume or privilege";
+
+/// kubectl's option with a token of the controller.
+fn token() -> String {
+    let account = ["-n", OPERATOR, "create", "token", "knit-controller"];
+    format!("--token={}", kubectl(&account).trim())
+}
+
+fn as_controller(args: &[&str]) -> (bool, String) {
+    let output = run(&[&[token().as_str()], args].concat());
+    (output.status.success(), text(&output))
+}
+
+/// A Deployment as the controller creates it.
+fn sample() -> Value {
+    let security = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
+    let labels = json!({"app": "x", "podconfig.opdev.io/sample-of": "sample"});
+    let owner = json!({
+        "apiVersion": "podconfig.opdev.io/v1alpha1",
+        "kind": "PodConfig",
+        "name": "sample",
+        "uid": "11111111-2222-3333-4444-555555555555",
+        "controller": true,
+    });
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "sample", "labels": labels, "ownerReferences": [owner]},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "automountServiceAccountToken": false,
+                    "securityContext": {"runAsNonRoot": true, "runAsUser": 65532},
+                    "containers": [{"name": "sample", "image": IMAGE, "securityContext": security}],
+                },
+            },
+        },
+    })
+}
+
+fn create(stage: &Stage, deployment: &Value) -> (bool, String) {
+    let namespace = stage.attacker.name.as_str();
+    let args = ["-n", namespace, &token(), "create", "--dry-run=server", "-f", "-"];
+    feed(&args, &deployment.to_string())
+}
+
+/// Asserts that a Deployment with this field is refused.
+#[track_caller]
+fn assert_deployment_denied(pointer: &str, value: Value, expected: &str) {
+    let stage = stage();
+    let mut deployment = sample();
+    let (parent, field) = pointer.rsplit_once('/').unwrap();
+    deployment.pointer_mut(parent).unwrap()[field] = value;
+    assert_denied(create(&stage, &deployment), expected);
+}
+
+#[test]
+fn the_deployment_of_a_podconfig_is_accepted() {
+    // Without this, a token that is not valid at all would pass every check.
+    let (accepted, output) = create(&stage(), &sample());
+    assert!(accepted, "{output}");
+}
+
+#[test]
+fn deployment_without_a_podconfig() {
+    assert_deployment_denied("/metadata/ownerReferences", json!([]), SAMPLES_ONLY);
+}
+
+#[test]
+fn deployment_with_a_serviceaccount() {
+    assert_deployment_denied(
+        "/spec/template/spec/serviceAccountName",
+        json!("clusterrole-aggregation-controller"),
+        NO_RIGHTS,
+    );
+}
+
+#[test]
+fn deployment_with_a_token() {
+    assert_deployment_denied("/spec/template/spec/automountServiceAccountToken", json!(true), NO_RIGHTS);
+}
+
+#[test]
+fn deployment_on_the_network_of_the_node() {
+    assert_deployment_denied("/spec/template/spec/hostNetwork", json!(true), NO_RIGHTS);
+}
+
+#[test]
+fn deployment_among_the_processes_of_the_node() {
+    assert_deployment_denied("/spec/template/spec/hostPID", json!(true), NO_RIGHTS);
+}
+
+#[test]
+fn deployment_with_a_volume() {
+    let volumes = json!([{"name": "root", "hostPath": {"path": "/"}}]);
+    assert_deployment_denied("/spec/template/spec/volumes", volumes, NO_RIGHTS);
+}
+
+#[test]
+fn deployment_with_a_privileged_container() {
+    let security = json!({"privileged": true});
+    assert_deployment_denied("/spec/template/spec/containers/0/securityContext", security, NO_RIGHTS);
+}
+
+#[test]
+fn deployment_with_the_secrets_of_its_namespace() {
+    let environment = json!([{"secretRef": {"name": "key"}}]);
+    assert_deployment_denied("/spec/template/spec/containers/0/envFrom", environment, NO_RIGHTS);
+}
+
+#[test]
+fn deployment_with_another_first_container() {
+    let containers = json!([{"name": "x", "image": IMAGE}]);
+    assert_deployment_denied("/spec/template/spec/initContainers", containers, NO_RIGHTS);
+}
+
+#[test]
+fn deployment_of_others_deleted() {
+    let delete = ["-n", OPERATOR, "delete", "deployment", "knit-controller", "--dry-run=server"];
+    assert_denied(as_controller(&delete), SAMPLES_ONLY);
+}
+
+#[test]
+fn creation_of_a_pod() {
+    let stage = stage();
+    let pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "x"},
+        "spec": {"containers": [{"name": "main", "image": IMAGE}]},
+    });
+    assert_denied(create(&stage, &pod), FORBIDDEN);
+}
+
+#[test]
+fn creation_of_a_tenants_object() {
+    assert_denied(create(&stage(), &object("Bridge", &json!({"name": "attbr0"}))), FORBIDDEN);
+}
+
+#[test]
+fn spec_of_a_tenants_object() {
+    let stage = stage();
+    let patch = r#"{"spec":{"isolation":"isolated"}}"#;
+    let network = ["-n", stage.victim.name.as_str(), "patch", "virtualnetwork", "blue", "--dry-run=server"];
+    let patched = as_controller(&[&network[..], &["--type=merge", "-p", patch]].concat());
+    assert_denied(patched, "only finalizers and status");
+}
+
+#[test]
+fn uplink_opened_to_all_namespaces() {
+    let stage = stage();
+    let patch = r#"{"spec":{"namespaces":["*"]}}"#;
+    let uplink = ["patch", "uplink", &stage.uplink, "--dry-run=server", "--type=merge", "-p", patch];
+    assert_denied(as_controller(&uplink), "only finalizers and status");
+}
+
+#[test]
+fn secrets_of_all_namespaces() {
+    assert_denied(as_controller(&["get", "secrets", "--all-namespaces"]), FORBIDDEN);
+}
+
+#[test]
+fn role_for_everything() {
+    let account = "--serviceaccount=pod-network-operator:knit-controller";
+    let bind =
+        ["create", "clusterrolebinding", "x", "--clusterrole=cluster-admin", account, "--dry-run=server"];
+    assert_denied(as_controller(&bind), FORBIDDEN);
+}
