@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::stage::{HTTP, NODES, Stage};
-use crate::support::kubectl::kubectl;
 use crate::support::operator::{eventually, on_node};
 use crate::support::programs::script;
 
@@ -26,18 +25,8 @@ impl Stage {
     fn protected(&self, more: &[&str]) -> Vec<String> {
         let pods = [&self.near, &self.far, &self.plain, &self.admin];
         let pods = pods.iter().flat_map(|host| [host.ipv4.to_string(), host.ipv6.to_string()]);
-        let nodes = kubectl(&[
-            "get",
-            "nodes",
-            "-o",
-            "jsonpath={.items[*].status.addresses[?(@.type=='InternalIP')].address}",
-        ]);
-        let nodes: Vec<String> = nodes.split_whitespace().map(str::to_owned).collect();
-        let control_plane = on_node("node1", &["ip", "-j", "route", "show", "default"]);
-        let control_plane: Value = serde_json::from_str(&control_plane).unwrap();
-        let control_plane = control_plane[0]["gateway"].as_str().unwrap().to_owned();
         let fixed = [&OUTSIDE[..], &SERVICES, more].concat().into_iter().map(str::to_owned);
-        pods.chain(nodes).chain([control_plane]).chain(fixed).collect()
+        pods.chain(self.machines.iter().cloned()).chain(fixed).collect()
     }
 
     /// The state of both nodes for the protected addresses and these.

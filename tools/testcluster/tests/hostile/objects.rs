@@ -1,4 +1,4 @@
-//! Objects of the tenant who attacks, and what becomes of them.
+//! Objects of the tenant who attacks, and their effects.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
@@ -77,7 +77,7 @@ impl Stage {
         }
     }
 
-    /// Asserts that an object affects nobody else, whatever becomes of it.
+    /// Asserts that an object affects nobody else.
     #[track_caller]
     pub fn assert_harmless(&self, object: &Value, protected: &[&str]) -> Stored<'_> {
         let before = self.host_state(protected);
@@ -101,7 +101,7 @@ impl Stored<'_> {
     #[track_caller]
     pub fn assert_message(&self, expected: &str) {
         let seen = || self.status().to_string();
-        eventually(&format!("the status says: {expected}"), seen, |status| status.contains(expected));
+        eventually(&format!("the status contains: {expected}"), seen, |status| status.contains(expected));
     }
 }
 

@@ -54,6 +54,8 @@ pub struct Scene {
     pub blue: [IpAddr; 2],
     /// An Uplink for the nodes' NIC that is open to the other tenant only.
     pub uplink: String,
+    /// The addresses of the nodes and of the machine with the control plane.
+    pub machines: Vec<String>,
 }
 
 /// The scene, for one test at a time: attacks compare the state of whole nodes.
@@ -147,6 +149,7 @@ impl Scene {
             vni,
             blue,
             uplink,
+            machines: machines(),
         }
     }
 
@@ -232,6 +235,15 @@ fn agent_token(node: &str) -> String {
     let token = on_node(node, &["sh", "-c", &format!("cat {volumes}/*/token")]);
     assert!(!token.trim().is_empty(), "the agent's token is in {volumes}");
     format!("--token={}", token.trim())
+}
+
+fn machines() -> Vec<String> {
+    let path = "jsonpath={.items[*].status.addresses[?(@.type=='InternalIP')].address}";
+    let nodes = kubectl(&["get", "nodes", "-o", path]);
+    let gateway = on_node("node1", &["ip", "-j", "route", "show", "default"]);
+    let gateway: Value = serde_json::from_str(&gateway).unwrap();
+    let gateway = gateway[0]["gateway"].as_str().unwrap();
+    nodes.split_whitespace().chain([gateway]).map(str::to_owned).collect()
 }
 
 fn open_uplink(name: &str, namespace: &Namespace) {

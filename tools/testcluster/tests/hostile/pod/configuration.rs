@@ -1,4 +1,4 @@
-//! A pod with NET_ADMIN in its own network namespace, as an admin may allow: it configures its interface as it likes.
+//! A pod with NET_ADMIN in its own network namespace, as an admin may allow: any configuration of its interface.
 
 use crate::hostile::frames::show_mac;
 use crate::hostile::host_state::HostState;
@@ -6,7 +6,7 @@ use crate::hostile::stage::{Stage, TUNNEL, stage};
 use crate::support::operator::{eventually, on_node};
 use crate::support::programs::script;
 
-/// The configuration of the pod's interface, restored at the end.
+/// A changed configuration of the pod's interface, restored when dropped.
 struct Configuration<'a> {
     stage: &'a Stage,
     before: HostState,

@@ -25,7 +25,7 @@ fn url(address: IpAddr, port: u16) -> String {
     format!("http://{host}:{port}")
 }
 
-/// Asserts that nobody answers at a port of both nodes, from a pod.
+/// Asserts that a pod gets no answer from a port of both nodes.
 #[track_caller]
 fn assert_closed_to_pods(port: u16, path: &str) {
     let stage = stage();

@@ -83,7 +83,7 @@ fn status_written_by_a_tenant() {
     let args =
         ["patch", "bridge.podnetwork.opdev.io", name, "--subresource=status", "--type=merge", "-p", patch];
     assert_denied(stage.as_tenant(&args), FORBIDDEN);
-    // A write of the object itself leaves the status alone.
+    // A write of the object itself does not change the status.
     let args = ["patch", "bridge.podnetwork.opdev.io", name, "--type=merge", "-p", patch];
     stage.as_tenant(&args);
     let path = "jsonpath={.status}";

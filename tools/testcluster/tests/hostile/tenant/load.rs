@@ -1,4 +1,4 @@
-//! Much of everything: quotas across kinds, objects of maximal size, and objects that change all the time.
+//! Load: quotas across kinds, objects of maximal size, and objects that change all the time.
 
 use std::time::{Duration, Instant};
 
@@ -167,7 +167,7 @@ fn many_objects_do_not_delay_others() {
     let stage = stage();
     let bridge =
         |number: u32| named("Bridge", &format!("many-{number}"), &json!({"name": format!("attm{number}")}));
-    let all: Vec<Value> = (0..200).map(bridge).collect();
+    let all: Vec<Value> = (0..100).map(bridge).collect();
     let list = json!({"apiVersion": "v1", "kind": "List", "items": all});
     let args = [stage.tenant.as_str(), "create", "-f", "-"];
     let (accepted, output) = stage.attacker.feed(&args, &list.to_string());
