@@ -20,6 +20,20 @@ pub struct HostState {
     neighbours: BTreeMap<(String, String, String), String>,
 }
 
+/// A route without the remaining time of what the kernel learned about it.
+fn without_expiry(route: &str) -> String {
+    let mut words = route.split_whitespace();
+    let mut kept = Vec::new();
+    while let Some(word) = words.next() {
+        if word == "expires" {
+            words.next();
+        } else {
+            kept.push(word);
+        }
+    }
+    kept.join(" ")
+}
+
 impl Stage {
     /// The addresses of nodes, Services and pods, an outside address, and these.
     fn protected(&self, more: &[&str]) -> Vec<String> {
@@ -38,7 +52,7 @@ impl Stage {
                 format!("for to in {addresses}; do echo \"$to $(ip route get $to 2>&1 | head -n 1)\"; done");
             for line in on_node(node, &["sh", "-c", &all]).lines() {
                 let (address, route) = line.split_once(' ').unwrap();
-                state.routes.insert((node.to_owned(), address.to_owned()), route.trim().to_owned());
+                state.routes.insert((node.to_owned(), address.to_owned()), without_expiry(route));
             }
             let neighbours: Value = serde_json::from_str(&on_node(node, &["ip", "-j", "neigh"])).unwrap();
             for entry in neighbours.as_array().unwrap() {
