@@ -38,16 +38,6 @@ fn macvtap_on_an_uplink_of_another_tenant() {
 }
 
 #[test]
-fn ipvlan_on_an_uplink_of_another_tenant() {
-    assert_uplink_closed("Ipvlan", json!({}));
-}
-
-#[test]
-fn vlan_on_an_uplink_of_another_tenant() {
-    assert_uplink_closed("Vlan", json!({"id": 100}));
-}
-
-#[test]
 fn vxlan_on_an_uplink_of_another_tenant() {
     assert_uplink_closed("Vxlan", json!({"vni": 7, "remote": "239.1.1.1"}));
 }
