@@ -448,6 +448,8 @@ mod tests {
             [false, false, false, false, false],
             "it has a cluster of its own"
         );
+        let hostile = target("test", "cluster_hostile");
+        assert!(is_cluster_primary(&hostile) && !is_cluster(&hostile));
         assert_eq!(families("vmlinux"), [true, false, false, false, false]);
     }
 

@@ -54,7 +54,7 @@ fn hostdevice_of_the_nodes_nic() {
     let spec = json!({"selector": select("plain"), "interfaceName": "att0", "parent": "eth0"});
     let state = stage.host_state(&[]);
     let stored = stage.create(&object("HostDevice", &spec));
-    stored.assert_message("eth0");
+    stored.assert_message("there is no Uplink eth0");
     assert_eq!(NODES.map(|node| on_node(node, &["cat", "/sys/class/net/eth0/ifindex"])), before);
     assert!(!script(&stage.attacker, "plain", "ip -o link").contains("att0"));
     stage.assert_unaffected(&state, &[]);

@@ -173,7 +173,7 @@ fn veth_on_a_network_of_another_namespace() {
 fn veth_on_a_network_that_only_another_namespace_has() {
     let stage = stage();
     let spec = json!({"selector": select("plain"), "interfaceName": "att0", "network": "blue"});
-    stage.assert_refused_by_nodes(&object("Veth", &spec), "blue", &[]);
+    stage.assert_refused_by_nodes(&object("Veth", &spec), "there is no VirtualNetwork blue", &[]);
     assert!(!script(&stage.attacker, "plain", "ip -o link").contains("att0"));
 }
 
