@@ -1,11 +1,11 @@
-//! NetworkPolicies.
+//! NetworkPolicies and ClusterNetworkPolicies.
 
 use std::net::IpAddr;
 
 use knit_model::filter::FilterTable;
 use knit_policy::{
-    CLOSED, Flow, Labels, LocalPod, NamedPort, PodKey, PolicyId, PolicyIndex, PolicyPod, Protocol, dispatch,
-    network_policy,
+    CLOSED, Flow, Labels, LocalPod, NamedPort, PodKey, PolicyId, PolicyIndex, PolicyNamespace, PolicyPod,
+    Protocol, cluster_network_policy, dispatch, network_policy,
 };
 use serde_json::Value;
 
@@ -14,12 +14,19 @@ pub(super) fn policies(data: &[u8]) {
     let mut index = PolicyIndex::default();
     for (number, line) in data.split(|byte| *byte == b'\n').enumerate() {
         let Ok(spec) = serde_json::from_slice::<Value>(line) else { continue };
-        let id = PolicyId { namespace: "shop".to_owned(), name: format!("p{number}") };
-        index.apply_policy(network_policy::translate(id, &spec).0);
+        let name = format!("p{number}");
+        let policy = match spec.get("tier") {
+            Some(_) => cluster_network_policy::translate(PolicyId::of_cluster(name), &spec).0,
+            None => Some(network_policy::translate(PolicyId::namespaced("shop", name), &spec).0),
+        };
+        if let Some(policy) = policy {
+            index.apply_policy(policy);
+        }
     }
-    index.set_namespaces(
-        [("shop".to_owned(), labels("team", "blue")), ("lab".to_owned(), Labels::new())].into(),
-    );
+    let namespace = |labels: Labels, isolated: bool| PolicyNamespace { labels, isolated };
+    let shop = ("shop".to_owned(), namespace(labels("team", "blue"), false));
+    let lab = ("lab".to_owned(), namespace(Labels::new(), true));
+    index.set_namespaces([shop, lab].into());
     index.set_pods([pod("shop", "web", 1), pod("shop", "db", 2), pod("lab", "web", 3)]);
     let local = |name| LocalPod { namespace: "shop", name, uid: name };
     let compiled = index.compile([local("web"), local("db"), local("unknown")]);
@@ -32,7 +39,8 @@ pub(super) fn policies(data: &[u8]) {
     let _ = index.peer_elements();
     for (source, destination) in [(1, 2), (2, 1), (3, 1), (1, 9), (9, 1), (1, 1)] {
         for (protocol, port) in [(6, 80), (17, 53), (132, 9), (1, 0)] {
-            let flow = Flow { source: address(source), destination: address(destination), protocol, port };
+            let (from, to) = (address(source), address(destination));
+            let flow = Flow { source: from, destination: to, protocol, port, through_service: port == 9 };
             let decision = index.evaluate(&flow);
             if source == destination {
                 assert!(decision.ingress.is_allowed() && decision.egress.is_allowed());

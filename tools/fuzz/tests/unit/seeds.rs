@@ -16,7 +16,7 @@ use knit_kernel::netlink::header::{
     AddressHeader, GenericHeader, LinkHeader, NeighbourHeader, RouteHeader, RuleHeader,
 };
 use knit_kni::{frame, kni, v1};
-use knit_model::filter::{ElementData, Filter, FilterStep, FilterTable, TABLE, TableFamily, TableKey};
+use knit_model::filter::{Filter, FilterStep, FilterTable, TABLE, TableFamily, TableKey};
 use knit_model::plan::{Desired, Step, diff};
 use knit_model::provenance::Dialect;
 use knit_model::{NetState, Scope, ScopeState};
@@ -343,7 +343,7 @@ fn netlink() -> Vec<Seed> {
 
 fn nftables() -> Vec<Seed> {
     let mut index = PolicyIndex::default();
-    let id = PolicyId { namespace: "shop".to_owned(), name: "web".to_owned() };
+    let id = PolicyId::namespaced("shop", "web");
     let spec = json!({
         "podSelector": {}, "policyTypes": ["Ingress", "Egress"],
         "ingress": [{"from": [{"podSelector": {}}, {"ipBlock": {"cidr": "10.8.0.0/16", "except": ["10.8.1.0/24"]}}],
@@ -358,9 +358,7 @@ fn nftables() -> Vec<Seed> {
     dispatch(&mut table, &compiled.tables);
     let key = TableKey { family: TableFamily::Inet, name: TABLE.to_owned() };
     let mut filter = Filter { tables: [(key, table)].into(), ..Filter::default() };
-    for element in compiled.elements.iter().chain(&index.peer_elements()) {
-        filter.elements.insert(element.clone(), ElementData::Key);
-    }
+    filter.elements.extend(compiled.elements.into_iter().chain(index.peer_elements()));
     let host = ScopeState { filter, ..ScopeState::default() };
     let state = NetState { scopes: [(Scope::Host, host)].into() };
     let plan = diff(&Desired { state, ..Desired::default() }, &NetState::default());
