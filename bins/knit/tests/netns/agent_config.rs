@@ -115,6 +115,9 @@ fn a_recording_replays_to_the_same_decisions() {
     eventually("the bridge is there", Duration::from_secs(10), has);
     agent.detach("s1", &[]);
     agent.attach("s2", &pod);
+    // Inputs are written after what they cause.
+    let is_recorded = || std::fs::read_to_string(&file).is_ok_and(|text| text.contains("attachRequested"));
+    eventually("the attach is recorded", Duration::from_secs(10), is_recorded);
     agent.crash();
     let (code, printed) = replay();
     assert_eq!(code, Some(0), "{printed}");
