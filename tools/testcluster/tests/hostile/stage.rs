@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::ops::Deref;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde_json::{Value, json};
@@ -166,6 +166,20 @@ impl Scene {
     /// Runs kubectl with the token of node1's agent.
     pub fn as_agent(&self, args: &[&str]) -> (bool, String) {
         self.run(&self.agent(), args, "")
+    }
+
+    /// Changes the status of a node with the token of node1's agent, without storing it. Not with kubectl, which reads the
+    /// subresource first: agents may not.
+    pub fn patch_status_as_agent(&self, node: &str, patch: &str) -> (bool, String) {
+        let token = self.agent().replace("--token=", "Authorization: Bearer ");
+        let server = kubectl(&["config", "view", "--raw", "-o", "jsonpath={.clusters[0].cluster.server}"]);
+        let url = format!("{server}/api/v1/nodes/{node}/status?dryRun=All");
+        let mut curl = Command::new("curl");
+        curl.args(["-sSk", "--max-time", "20", "-X", "PATCH", "-d", patch, "-H", &token]);
+        curl.args(["-H", "Content-Type: application/strategic-merge-patch+json", &url]);
+        let output = curl.output().unwrap();
+        let answer = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.success() && !answer.contains("\"Failure\""), answer)
     }
 
     /// Creates an object with this token in the attacker's namespace, without storing it: admission decides as for others.

@@ -41,17 +41,17 @@ fn another_taint_of_the_own_node() {
 #[test]
 fn another_condition_of_the_own_node() {
     let patch = r#"{"status":{"conditions":[{"type":"Ready","status":"True","reason":"X","message":"x"}]}}"#;
-    assert_node_denied(&["patch", "node", "node1", "--subresource=status", "--type=strategic", "-p", patch]);
+    assert_denied(stage().patch_status_as_agent("node1", patch), OWN_FIELDS);
 }
 
 #[test]
 fn address_of_the_own_node() {
     let patch = r#"{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.66"}]}}"#;
-    assert_node_denied(&["patch", "node", "node1", "--subresource=status", "--type=merge", "-p", patch]);
+    assert_denied(stage().patch_status_as_agent("node1", patch), OWN_FIELDS);
 }
 
 #[test]
 fn capacity_of_the_own_node() {
     let patch = r#"{"status":{"capacity":{"example.org/device":"9"}}}"#;
-    assert_node_denied(&["patch", "node", "node1", "--subresource=status", "--type=merge", "-p", patch]);
+    assert_denied(stage().patch_status_as_agent("node1", patch), OWN_FIELDS);
 }

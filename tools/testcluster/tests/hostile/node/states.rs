@@ -44,14 +44,13 @@ fn scheduling_of_the_other_node() {
 #[test]
 fn condition_of_the_other_node() {
     let patch = r#"{"status":{"conditions":[{"type":"KnitAddressesAvailable","status":"False","reason":"X","message":"x"}]}}"#;
-    let args = ["patch", "node", "node2", "--subresource=status", "--type=strategic", "-p", patch];
-    assert_node_denied(&args);
+    assert_denied(stage().patch_status_as_agent("node2", patch), OTHER_NODE);
 }
 
 #[test]
 fn address_of_the_other_node() {
     let patch = r#"{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.66"}]}}"#;
-    assert_node_denied(&["patch", "node", "node2", "--subresource=status", "--type=merge", "-p", patch]);
+    assert_denied(stage().patch_status_as_agent("node2", patch), OTHER_NODE);
 }
 
 #[test]

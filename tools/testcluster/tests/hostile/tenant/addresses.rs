@@ -154,20 +154,6 @@ fn assert_annotation_without_effect(stage: &Stage, annotations: &Value, host: &H
 }
 
 #[test]
-fn pod_annotations_with_the_address_of_another_tenants_pod() {
-    let stage = stage();
-    let ip = stage.near.ipv4;
-    let element = json!([{"name": "default", "interface": "eth0", "ips": [format!("{ip}/24")], "mac": show_mac(stage.near.mac)}]);
-    let annotations = json!({
-        "k8s.v1.cni.cncf.io/networks": element.to_string(),
-        "v1.multus-cni.io/default-network": element.to_string(),
-        "cni.projectcalico.org/ipAddrs": json!([ip]).to_string(),
-        "knit.opdev.io/addresses": ip.to_string(),
-    });
-    assert_annotation_without_effect(&stage, &annotations, &stage.near);
-}
-
-#[test]
 fn pod_annotation_for_the_addresses_of_another_namespaces_pod() {
     let stage = stage();
     let args = [

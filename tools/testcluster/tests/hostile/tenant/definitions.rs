@@ -108,7 +108,7 @@ fn definitions_of_other_namespaces_and_with_paths_and_links_of_the_host() {
         (
             "device-of-the-node",
             json!({"type": "host-device", "device": "eth0"}),
-            "NIC eth0 must not be moved",
+            "is not open to host-device links",
         ),
         ("list-with-a-nic", list(json!({"type": "macvlan", "master": "eth0"})), "must be the only one"),
         (

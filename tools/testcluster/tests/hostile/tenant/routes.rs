@@ -9,9 +9,13 @@ use crate::support::programs::script;
 
 #[track_caller]
 fn assert_sysctl_refused(name: &str, value: &str) {
-    let stage = stage();
-    let spec = json!({"selector": select("plain"), "sysctls": {name: value}});
-    stage.assert_refused(&object("PodRoute", &spec), "not an allowed sysctl", &[]);
+    assert_podroute_refused(name, value, "not an allowed sysctl");
+}
+
+#[track_caller]
+fn assert_podroute_refused(sysctl: &str, value: &str, expected: &str) {
+    let spec = json!({"selector": select("plain"), "sysctls": {sysctl: value}});
+    stage().assert_refused(&object("PodRoute", &spec), expected, &[]);
 }
 
 #[test]
@@ -36,7 +40,7 @@ fn podroute_with_a_sysctl_of_shared_neighbour_tables() {
 
 #[test]
 fn podroute_with_a_sysctl_that_is_a_path() {
-    assert_sysctl_refused("net.ipv4.conf.../../../kernel/hostname.forwarding", "1");
+    assert_podroute_refused("net.ipv4.conf.../../../kernel/hostname.forwarding", "1", "must not contain `/`");
 }
 
 #[test]

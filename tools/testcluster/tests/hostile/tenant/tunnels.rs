@@ -110,14 +110,6 @@ fn vxlan_into_another_tenants_network_by_the_default_port_of_a_node() {
 }
 
 #[test]
-fn vxlan_to_a_pod_of_another_tenant() {
-    let stage = stage();
-    let spec = json!({"vni": stage.vni, "port": TUNNEL, "remote": stage.far.ipv4});
-    let _tunnel = tunnel(&stage, "plain", &spec);
-    assert_isolated(&stage, &stage.plain);
-}
-
-#[test]
 fn vxlan_with_a_pod_of_another_namespace_as_remote() {
     let stage = stage();
     let remote = format!("{}/far", stage.victim.name);
