@@ -35,6 +35,11 @@ struct BridgeRequest<'a> {
 pub(crate) fn bridge(state: &State, key: &BridgeKey) -> Resolved {
     let mut resolved = Resolved::default();
     let name = name_of(state, key);
+    let requests = requests(state, key);
+    // A link of the host is not even observed: routes through it that Knit has for other nodes would count as the bridge's.
+    if deny_reserved_name(state, key, &requests, &mut resolved) {
+        return resolved;
+    }
     resolved.observe.host_links.insert(name.clone());
     if let Some(tunnel) =
         state.units.get(&Unit::Bridge(key.clone())).and_then(|unit_state| unit_state.tunnel.as_ref())
@@ -42,16 +47,13 @@ pub(crate) fn bridge(state: &State, key: &BridgeKey) -> Resolved {
         resolved.observe.host_links.insert(tunnel.link.clone());
     }
     resolved.observe.host_rules = true;
-    let requests = requests(state, key);
     let unit = Unit::Bridge(key.clone());
     if requests.is_empty() && !is_used(state, key) {
         resolved.observe.ports_of = Some(name);
         packet_filter::add_tunnel(state, &unit, None, &mut resolved);
         return resolved;
     }
-    if deny_reserved_name(state, key, &requests, &mut resolved)
-        || deny_by_quota(state, key, &requests, &mut resolved)
-    {
+    if deny_by_quota(state, key, &requests, &mut resolved) {
         return resolved;
     }
     let mut link = Link::new(name.clone(), Kind::Bridge(Bridge::default()));

@@ -436,6 +436,20 @@ fn tenant_bridge_never_gets_addresses_of_services_or_routes_of_the_host() {
 }
 
 #[test]
+fn tenant_bridge_with_the_name_of_a_nic_does_not_affect_routes_through_it() {
+    let mut node = Node::with_kernel(host());
+    node.handle(Event::ObjectApplied(network(vec![peer(2)], false)));
+    let through_nic = ["10.1.2.0/24 via 192.0.2.2 dev eth0"];
+    assert_eq!(routes(&node), through_nic);
+    let stored = object("Bridge", "shop", "eth0", vec![bridge("eth0", "10.9.0.0/24")]);
+    let key = knit_engine::ObjectKey::of(&stored.object);
+    node.handle(Event::ObjectApplied(stored));
+    assert_eq!(routes(&node), through_nic);
+    node.handle(Event::ObjectDeleted(key));
+    assert_eq!(routes(&node), through_nic);
+}
+
+#[test]
 fn tenant_bridge_never_gets_a_name_of_the_host() {
     let before = host();
     let mut node = Node::with_kernel(before.clone());
