@@ -130,7 +130,7 @@ fn a_pod_that_starts_later_gets_its_own_addresses_back() {
     let mac = Mac::derived("default/victim/net1");
     // The next free address of the network.
     assert_eq!(pods.add_macvlan("early0", Some(mac), "10.1.0.4"), [""; 0]);
-    assert!(arrives(&evil, "early0", &listener, "10.1.0.3"), "nobody else has these addresses");
+    assert!(arrives(&evil, "early0", &listener, "10.1.0.3"), "these addresses are unused");
     let victim = pods.add("victim");
     assert!(arrives(&victim, "net1", &listener, "10.1.0.3"));
     assert!(!arrives(&evil, "early0", &listener, "10.1.0.3"));

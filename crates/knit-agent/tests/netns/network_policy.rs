@@ -100,7 +100,7 @@ impl PolicyNode {
         node
     }
 
-    /// Tells the agent everything that policies follow from.
+    /// Lists policies, namespaces and pods for the agent.
     fn list(&mut self, policies: &[(&str, Value)]) {
         let policies = policies.iter().map(|(name, spec)| policy(name, spec)).collect();
         let pods = PODS.map(|name| self.policy_pod(name)).into();

@@ -98,7 +98,7 @@ impl Drop for ClusterAgent {
     }
 }
 
-/// A pod of the node, as the API server has it, with the label `app: x`.
+/// A pod of this node in the API server, with the label `app: x`.
 pub fn api_pod(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": name, "namespace": "default", "labels": {"app": "x"}},

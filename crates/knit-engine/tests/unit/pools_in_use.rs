@@ -90,7 +90,7 @@ fn assert_unique(cluster: &PoolCluster) {
 
 #[test]
 fn a_pool_that_replaces_another_gives_no_address_that_pods_of_any_node_still_have() {
-    // The new range begins elsewhere, so that the blocks have other numbers, and the pool has the same or another name.
+    // The new range has another first address, so its blocks have other numbers. The pool has the same or another name.
     let replacements = [
         ("pods", "10.240.0.16/28"),
         ("pods", "10.240.0.0/26"),

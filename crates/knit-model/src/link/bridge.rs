@@ -73,7 +73,7 @@ impl LinkKind for Bridge {
             multicast_snooping: self.multicast_snooping.or(Some(true)),
             // The kernel's default depends on other fields.
             forward_delay: self.forward_delay,
-            // Whoever needs it requests it: without `br_netfilter` it cannot be changed back.
+            // No default: without `br_netfilter` it cannot be reset.
             ip_filter: self.ip_filter,
         }
     }

@@ -83,7 +83,7 @@ proptest! {
         pod.web = Some(100);
         cluster.index.set_pod(&pod.key(), Some(pod.pod()));
         cluster.compare();
-        // A pod ends, and its address is used by nobody.
+        // A pod ends, and its address is unused.
         let ended = cluster.pods.remove(moved.index(cluster.pods.len()));
         cluster.index.set_pod(&ended.key(), None);
         cluster.compare();
@@ -142,7 +142,7 @@ fn a_pod_that_is_not_known_yet_starts_closed_where_there_are_policies() {
     let mut index = PolicyIndex::default();
     index.set_namespaces(namespaces(&[]));
     index.set_pods(pods.iter().map(|pod| (pod.key(), pod.pod())));
-    apply(&mut index, "blue", "closed", &json!({"podSelector": {"matchLabels": {"app": "nobody"}}}));
+    apply(&mut index, "blue", "closed", &json!({"podSelector": {"matchLabels": {"app": "absent"}}}));
     let new: IpAddr = [10, 75, 0, 9].into();
     let accepts = |index: &mut PolicyIndex, namespace: &str, name: &str, uid: &str| {
         let local = [(LocalPod { namespace, name, uid }, vec![new])];

@@ -180,7 +180,7 @@ fn an_object_cannot_choose_the_addresses_of_another_pod_or_of_the_bridge() {
             dropped("mv1", "address 10.9.0.1 is that of bridge br0"),
         ]
     );
-    // Addresses that nobody else has are accepted.
+    // Unused addresses are accepted.
     node.apply("attack", vec![macvlan("y", "mv0", "net1", Some(mac(CHOSEN)), &["10.9.0.77/24"])]);
     let macs = BTreeSet::from([assigned_mac("b", "net1"), mac(CHOSEN)]);
     assert_eq!(node.accepted("b", "net1"), (macs, texts(&["10.9.0.3", "10.9.0.77"])));
