@@ -77,7 +77,7 @@ impl Stage {
         }
     }
 
-    /// Asserts that an object affects nobody else.
+    /// Asserts that an object affects no other pod or node.
     #[track_caller]
     pub fn assert_harmless(&self, object: &Value, protected: &[&str]) -> Stored<'_> {
         let before = self.host_state(protected);
