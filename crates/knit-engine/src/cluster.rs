@@ -1,6 +1,8 @@
 //! The cluster network, the default network of calls. It is an object that Knit writes itself, so it is known from the
 //! journal before the API server is reachable.
 
+use std::sync::LazyLock;
+
 use ipnet::IpNet;
 use knit_model::IfName;
 use knit_model::intent::{BridgeIntent, Intent, IntentSpec, NetworkIntent, NodeRoutesIntent};
@@ -35,8 +37,15 @@ pub struct ClusterNetwork<'a> {
 
 /// The key of its object.
 pub fn key() -> ObjectKey {
-    ObjectKey { kind: KIND.to_owned(), namespace: NAMESPACE.to_owned(), name: NAME.to_owned() }
+    KEY.clone()
 }
+
+/// Every step of the engine looks it up.
+static KEY: LazyLock<ObjectKey> = LazyLock::new(|| ObjectKey {
+    kind: KIND.to_owned(),
+    namespace: NAMESPACE.to_owned(),
+    name: NAME.to_owned(),
+});
 
 /// The network's id in leases.
 pub fn network_id() -> String {
@@ -105,7 +114,7 @@ pub fn object(
 impl State {
     /// The cluster network, if there is one.
     pub fn cluster(&self) -> Option<ClusterNetwork<'_>> {
-        let intents = &self.objects.get(&key())?.intents;
+        let intents = &self.objects.get(&KEY)?.intents;
         let network = intents.iter().find_map(|intent| match &intent.spec {
             IntentSpec::Network(network) => Some(network),
             _ => None,

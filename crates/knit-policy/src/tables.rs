@@ -153,7 +153,7 @@ impl PodChains {
 /// Whether an element is about the policies of one pod.
 pub fn is_pod_element(key: &ElementKey) -> bool {
     let sets = [PODS, SELF, INGRESS, EGRESS, LOCAL, ISOLATED];
-    sets.iter().any(|set| IpFamily::ALL.iter().any(|family| key.set == family.suffixed(set)))
+    IpFamily::without_suffix(&key.set).is_some_and(|name| sets.contains(&name))
 }
 
 /// Whether a chain or set of the table `inet knit` belongs to policies.

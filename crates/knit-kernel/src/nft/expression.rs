@@ -13,6 +13,8 @@ use crate::netlink::{Attribute, Attributes, Message};
 
 /// The number of registers of four bytes in one of sixteen.
 const REGISTERS_PER_LONG: u32 = 4;
+/// The longest value that a register or a key has, in bytes.
+const MAX_KEY: usize = 64;
 
 /// How the kernel loads a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -493,14 +495,19 @@ pub(super) fn decode_values(types: &[DataType], bytes: &[u8]) -> Option<Vec<Valu
 
 /// The encoding of a concatenation: each part but a single one starts at a register of its own.
 pub(super) fn encode_values<'a>(values: impl IntoIterator<Item = &'a Value>) -> Vec<u8> {
-    let parts: Vec<Vec<u8>> = values.into_iter().map(Value::bytes).collect();
-    if let [only] = &parts[..] {
-        return only.clone();
+    let mut all = Vec::with_capacity(MAX_KEY);
+    let mut parts = 0;
+    for value in values {
+        pad(&mut all);
+        value.append_to(&mut all);
+        parts += 1;
     }
-    let mut all = Vec::new();
-    for part in parts {
-        all.extend(part);
-        all.resize(all.len().next_multiple_of(4), 0);
+    if parts > 1 {
+        pad(&mut all);
     }
     all
+}
+
+fn pad(bytes: &mut Vec<u8>) {
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
 }

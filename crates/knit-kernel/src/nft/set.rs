@@ -165,10 +165,10 @@ pub(super) fn decode_set(attributes: Attributes<'_>) -> Option<(String, FilterSe
 pub(super) fn encode_element(key: &[KeyPart], data: &ElementData, list: &mut Message) {
     let first = encode_values(key.iter().map(|part| part.bounds().0));
     let is_range = key.iter().any(|part| matches!(part, KeyPart::Range(..)));
-    let last = encode_values(key.iter().map(|part| part.bounds().1));
     list.nest(NFTA_LIST_ELEM, |entry| {
         put_value(entry, NFTA_SET_ELEM_KEY, &first);
         if is_range && key.len() > 1 {
+            let last = encode_values(key.iter().map(|part| part.bounds().1));
             put_value(entry, NFTA_SET_ELEM_KEY_END, &last);
         }
         match data {

@@ -210,7 +210,19 @@ impl IpFamily {
 
     /// A name with the suffix `4` or `6`, for sets of one family.
     pub fn suffixed(self, name: &str) -> String {
-        format!("{name}{}", if self == Self::V4 { 4 } else { 6 })
+        format!("{name}{}", self.suffix())
+    }
+
+    /// The name without its suffix, if it has the one of a family.
+    pub fn without_suffix(name: &str) -> Option<&str> {
+        Self::ALL.iter().find_map(|family| name.strip_suffix(family.suffix()))
+    }
+
+    fn suffix(self) -> char {
+        match self {
+            Self::V4 => '4',
+            Self::V6 => '6',
+        }
     }
 }
 
@@ -329,18 +341,25 @@ impl DataType {
 impl Value {
     /// The encoding that the kernel compares.
     pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(DataType::Name.length());
+        self.append_to(&mut bytes);
+        bytes
+    }
+
+    /// Appends the encoding that the kernel compares.
+    pub fn append_to(&self, bytes: &mut Vec<u8>) {
         match self {
-            Self::Address(IpAddr::V4(address)) => address.octets().to_vec(),
-            Self::Address(IpAddr::V6(address)) => address.octets().to_vec(),
+            Self::Address(IpAddr::V4(address)) => bytes.extend(address.octets()),
+            Self::Address(IpAddr::V6(address)) => bytes.extend(address.octets()),
             Self::Name(name) => {
-                let mut bytes = name.as_str().as_bytes().to_vec();
-                bytes.resize(DataType::Name.length(), 0);
-                bytes
+                let end = bytes.len() + DataType::Name.length();
+                bytes.extend(name.as_str().as_bytes());
+                bytes.resize(end, 0);
             }
-            Self::Mac(mac) => mac.bytes().to_vec(),
-            Self::Byte(byte) => vec![*byte],
-            Self::Port(port) => port.to_be_bytes().to_vec(),
-            Self::Number(number) => number.to_ne_bytes().to_vec(),
+            Self::Mac(mac) => bytes.extend(mac.bytes()),
+            Self::Byte(byte) => bytes.push(*byte),
+            Self::Port(port) => bytes.extend(port.to_be_bytes()),
+            Self::Number(number) => bytes.extend(number.to_ne_bytes()),
         }
     }
 }

@@ -9,8 +9,8 @@ use knit_kni::{Client, v1};
 use tokio::runtime::Runtime;
 
 use super::{Pod, path_of};
-use knit_dev::places;
-use knit_dev::process;
+use knit_testcluster::Profile;
+use knit_testcluster::binaries;
 
 /// The default namespace of pods.
 const NAMESPACE: &str = "bench";
@@ -41,20 +41,10 @@ pub struct Footprint {
     pub leases: u64,
 }
 
-/// Builds the release binary `knit`; returns its path.
+/// Builds the agent as it is in the image; returns its path.
 pub fn build() -> Result<PathBuf> {
-    let mut cargo = knit_dev::process::cargo();
-    cargo.current_dir(places::workspace()).args([
-        "build",
-        "--quiet",
-        "--locked",
-        "--release",
-        "--package",
-        "knit",
-    ]);
-    process::run(&mut cargo)?;
-    let here = std::env::current_exe().context("cannot find this program on disk")?;
-    Ok(here.with_file_name("knit"))
+    let programs = binaries::build(Profile::Release)?;
+    Ok(programs.knit)
 }
 
 impl Agent {
