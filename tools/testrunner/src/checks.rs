@@ -3,6 +3,7 @@
 
 mod dependencies;
 mod layers;
+mod programs;
 mod vocabulary;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use knit_dev::{places, process};
 
 pub use dependencies::check as dependencies;
 pub use layers::check as layers;
+pub use programs::check as programs;
 pub use vocabulary::check as vocabulary;
 
 /// The files that git tracks below these folders and that end so, with their texts.

@@ -26,6 +26,7 @@ pub fn command(all: bool) -> Result<()> {
     })?;
     check("vocabulary", checks::vocabulary)?;
     check("dependencies between crates", checks::dependencies)?;
+    check("programs of packages", checks::programs)?;
     check("dialects without the kernel layer", checks::layers)?;
     check("clippy", || {
         run(cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))

@@ -130,14 +130,22 @@ impl Agent {
 
     /// Waits until deferred deletions of links are done.
     pub fn settle(&self) -> Result<()> {
+        self.settle_to(|footprint| footprint.links <= 2).map(drop)
+    }
+
+    /// Waits until the agent uses what it should use, and returns that.
+    pub fn settle_to(&self, is_settled: impl Fn(&Footprint) -> bool) -> Result<Footprint> {
         let deadline = Instant::now() + START_TIMEOUT;
-        while self.footprint()?.links > 2 {
+        loop {
+            let footprint = self.footprint()?;
+            if is_settled(&footprint) {
+                return Ok(footprint);
+            }
             if Instant::now() > deadline {
-                bail!("links are left on the host");
+                bail!("something is left: {footprint:?}");
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Ok(())
     }
 
     pub fn footprint(&self) -> Result<Footprint> {
