@@ -1,7 +1,10 @@
-//! Programs of the workspace: other programs start a tool with `cargo run --package`, which fails if a package has several
+//! Programs of the tools: other programs start a tool with `cargo run --package`, which fails if a package has several
 //! programs and no default.
 
+use std::path::PathBuf;
+
 use anyhow::{Result, bail};
+use knit_dev::places;
 use serde::Deserialize;
 
 use crate::metadata;
@@ -9,6 +12,7 @@ use crate::metadata;
 #[derive(Deserialize)]
 struct Package {
     name: String,
+    manifest_path: PathBuf,
     default_run: Option<String>,
     targets: Vec<Target>,
 }
@@ -18,11 +22,13 @@ struct Target {
     kind: Vec<String>,
 }
 
-/// Fails with every package that `cargo run --package` cannot start.
+/// Fails with every tool that `cargo run --package` cannot start.
 pub fn check() -> Result<()> {
+    let tools = places::workspace().join("tools");
     let packages = metadata::packages::<Package>()?;
+    let of_tools = packages.iter().filter(|one| one.manifest_path.starts_with(&tools));
     let ambiguous: Vec<&str> =
-        packages.iter().filter(|one| is_ambiguous(one)).map(|one| one.name.as_str()).collect();
+        of_tools.filter(|one| is_ambiguous(one)).map(|one| one.name.as_str()).collect();
     if !ambiguous.is_empty() {
         bail!("packages with several programs need `default-run`: {}", ambiguous.join(", "));
     }
@@ -44,7 +50,8 @@ mod tests {
     fn several_programs_need_a_default() {
         let package = |default: Option<&str>, kinds: &[&str]| -> Package {
             let targets: Vec<_> = kinds.iter().map(|kind| json!({"kind": [kind]})).collect();
-            serde_json::from_value(json!({"name": "a", "default_run": default, "targets": targets})).unwrap()
+            let package = json!({"name": "a", "manifest_path": "a/Cargo.toml", "default_run": default, "targets": targets});
+            serde_json::from_value(package).unwrap()
         };
         assert!(is_ambiguous(&package(None, &["bin", "lib", "bin"])));
         assert!(!is_ambiguous(&package(Some("a"), &["bin", "bin"])));
