@@ -22,6 +22,12 @@ pub(super) fn restrict_to_unit(
     let is_port = |master: Option<&Master>| {
         request.ports_of.is_some() && master.and_then(Master::name) == request.ports_of.as_ref()
     };
+    let is_owned = |name: &IfName| {
+        had.host_links.contains(name) || host.links.get(name).is_some_and(|link| link.owner.is_some())
+    };
+    // What Knit has on a link of the host belongs to others, also if this unit requests a link with the same name.
+    let own_links: BTreeSet<IfName> =
+        request.host_links.iter().filter(|name| is_owned(name)).cloned().collect();
     let mut mine = ScopeState::default();
     for link in host.links.into_values() {
         let foreign_port = link.owner.is_none() && is_port(link.attrs.master.as_ref());
@@ -34,7 +40,7 @@ pub(super) fn restrict_to_unit(
             mine.add_link(Link { attrs, owner: None, ..link });
         }
     }
-    let on_mine = |name: &IfName| request.host_links.contains(name);
+    let on_mine = |name: &IfName| own_links.contains(name);
     // Addresses of foreign links are included: routes of this unit may need them.
     let is_near = |name: &IfName| on_mine(name) || request.route_links.contains(name);
     mine.addresses = host.addresses.into_iter().filter(|(_, address)| is_near(&address.link)).collect();

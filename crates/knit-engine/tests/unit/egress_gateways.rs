@@ -97,27 +97,30 @@ fn next_hops(filter: &Filter) -> BTreeMap<String, (u32, IpAddr)> {
 }
 
 /// Two pods, and a NIC with an address.
+/// The link to other nodes. Its name is one that a tenant can give a bridge.
+const NIC: &str = "lan7";
+
 fn host() -> NetState {
     let mut state = new_sandboxes(&["a", "b"]);
-    let mut eth0 = Link::new("eth0".parse().unwrap(), Kind::Veth(Veth::default()));
-    eth0.attrs = Attrs { mtu: Some(1500), up: Some(true), group: Some(0), ..Attrs::default() };
+    let mut nic = Link::new(NIC.parse().unwrap(), Kind::Veth(Veth::default()));
+    nic.attrs = Attrs { mtu: Some(1500), up: Some(true), group: Some(0), ..Attrs::default() };
     let scope = state.scope(&Scope::Host);
-    scope.add_link(eth0);
+    scope.add_link(nic);
     for address in ["192.0.2.1/24", "2001:db8::1/64"] {
-        let address = Address::new("eth0".parse().unwrap(), address.parse().unwrap());
+        let address = Address::new(NIC.parse().unwrap(), address.parse().unwrap());
         scope.add_address(Address { owned: false, ..address });
     }
     state
 }
 
-/// The other nodes, each on eth0 or behind a router.
+/// The other nodes, each on the NIC or behind a router.
 const PEERS: [(u8, bool); 2] = [(2, true), (3, false)];
 
-/// Another node, with pods in 10.1.<number>.0/24 and fd01:<number>::/64, on eth0 or behind a router.
+/// Another node, with pods in 10.1.<number>.0/24 and fd01:<number>::/64, on the NIC or behind a router.
 fn peer(number: u8, is_near: bool) -> PeerNode {
     let own = [format!("192.0.2.{number}").parse().unwrap(), format!("2001:db8::{number}").parse().unwrap()];
     let ranges = [format!("10.1.{number}.0/24"), format!("fd01:{number}::/64")];
-    let near = own.iter().map(|address| (*address, "eth0".parse().unwrap()));
+    let near = own.iter().map(|address| (*address, NIC.parse().unwrap()));
     PeerNode {
         name: format!("node{number}"),
         ranges: ranges.iter().map(|range| range.parse().unwrap()).collect(),
@@ -132,11 +135,11 @@ fn network() -> StoredObject {
     let ranges: Vec<_> = ["10.1.1.0/24", "fd01:1::/64"].iter().map(|range| range.parse().unwrap()).collect();
     let network =
         NetworkIntent { name: cluster::NAME.to_owned(), ranges, isolated: false, mtu: None, overlay: None };
-    let eth0 = || "eth0".parse().unwrap();
+    let nic = || NIC.parse().unwrap();
     let own = LocalNode {
         name: "node1".to_owned(),
-        addresses: vec![("192.0.2.1".parse().unwrap(), eth0()), ("2001:db8::1".parse().unwrap(), eth0())],
-        links: vec![("192.0.2.0/24".parse().unwrap(), eth0()), ("2001:db8::/64".parse().unwrap(), eth0())],
+        addresses: vec![("192.0.2.1".parse().unwrap(), nic()), ("2001:db8::1".parse().unwrap(), nic())],
+        links: vec![("192.0.2.0/24".parse().unwrap(), nic()), ("2001:db8::/64".parse().unwrap(), nic())],
     };
     let tunnel = NodeTunnelIntent {
         node: "node1".to_owned(),
@@ -256,7 +259,7 @@ impl Node {
     fn gateway_state(&self) -> Vec<String> {
         let seen = self.kernel.observe();
         let host = &seen.scopes[&Scope::Host];
-        let addresses = host.addresses.values().filter(|one| one.owned && one.link.as_str() == "eth0");
+        let addresses = host.addresses.values().filter(|one| one.owned && one.link.as_str() == NIC);
         let is_egress = |table: u32| table > kernel_ids::EGRESS_TABLE_BASE;
         let mut all: Vec<String> = addresses.map(ToString::to_string).collect();
         all.extend(host.routes.values().filter(|route| is_egress(route.table)).map(|route| {
@@ -324,9 +327,9 @@ fn elements_of(ranges: &[IpNet]) -> BTreeSet<String> {
 }
 
 const LOCAL: [&str; 2] =
-    ["192.0.2.77/32 dev eth0 noprefixroute deprecated", "2001:db8::77/128 dev eth0 noprefixroute deprecated"];
+    ["192.0.2.77/32 dev lan7 noprefixroute deprecated", "2001:db8::77/128 dev lan7 noprefixroute deprecated"];
 const VIA_NODE2: [&str; 4] =
-    ["0.0.0.0/0 via 192.0.2.2 dev eth0", "::/0 via 2001:db8::2 dev eth0", "rule of IPv4", "rule of IPv6"];
+    ["0.0.0.0/0 via 192.0.2.2 dev lan7", "::/0 via 2001:db8::2 dev lan7", "rule of IPv4", "rule of IPv6"];
 
 #[test]
 fn first_ready_node_holds_the_address_and_fails_back() {
@@ -341,7 +344,7 @@ fn first_ready_node_holds_the_address_and_fails_back() {
     assert_eq!(node.gateway_state(), LOCAL);
     let states = node.state.node_states();
     let report = states.iter().find(|one| one.object.name == "shop").unwrap();
-    assert_eq!((report.ready, &report.items[0].description[..]), (true, "192.0.2.77 on eth0"));
+    assert_eq!((report.ready, &report.items[0].description[..]), (true, "192.0.2.77 on lan7"));
     node.handle(ready_nodes(&["node1", "node2"]));
     assert_eq!(node.gateway_state(), VIA_NODE2);
     assert!(node.state.node_states().iter().all(|one| one.object.name != "shop"), "another node is active");
@@ -446,6 +449,22 @@ fn removing_an_egress_address_keeps_node_routes() {
     let before = steps(&node);
     node.handle(Event::ObjectDeleted(key("shop")));
     assert_eq!(steps(&node) - before, 2, "two addresses and no route");
+}
+
+#[test]
+fn a_tenant_bridge_with_the_name_of_the_nic_does_not_affect_egress_addresses() {
+    let mut node = Node::new();
+    node.handle(shop(&["node1"]));
+    node.handle(ready_nodes(&["node1"]));
+    let before = node.gateway_state();
+    assert_eq!(before, LOCAL);
+    let stored = object("Bridge", "shop", NIC, vec![bridge(NIC, "10.9.0.0/24")]);
+    let key = ObjectKey::of(&stored.object);
+    node.handle(Event::ObjectApplied(stored));
+    assert_eq!(node.state.report(&key).unwrap().problems.len(), 1);
+    assert_eq!(node.gateway_state(), before);
+    node.handle(Event::ObjectDeleted(key));
+    assert_eq!(node.gateway_state(), before);
 }
 
 #[test]

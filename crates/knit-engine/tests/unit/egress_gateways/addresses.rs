@@ -25,7 +25,7 @@ fn family_without_a_gateway_address_is_unaffected() {
     node.attach("shop", "a");
     node.handle(ready_nodes(&["node2"]));
     node.handle(gateway("shop", &["shop"], &["2001:db8::77"], &["node2"]));
-    assert_eq!(node.gateway_state(), ["::/0 via 2001:db8::2 dev eth0", "rule of IPv6"]);
+    assert_eq!(node.gateway_state(), ["::/0 via 2001:db8::2 dev lan7", "rule of IPv6"]);
     let egress_rules = node.egress_rules();
     assert_eq!((egress_rules.marks.len(), egress_rules.blocked.len()), (1, 0));
 }
@@ -67,7 +67,7 @@ fn address_already_in_use_is_rejected() {
         assert_eq!(node.gateway_state(), [""; 0]);
     }
     // Another program added it to the link.
-    let address = Address::new("eth0".parse().unwrap(), "192.0.2.9/24".parse().unwrap());
+    let address = Address::new("lan7".parse().unwrap(), "192.0.2.9/24".parse().unwrap());
     let mut held = host();
     held.scope(&Scope::Host).add_address(Address { owned: false, ..address });
     let mut node = Node { kernel: FakeKernel::with_state(held), ..Node::new() };
