@@ -23,6 +23,8 @@ use serde::{Deserialize, Serialize};
 use crate::cni::CniConfig;
 use crate::daemon::{ClusterNetworkObject, Options};
 use crate::error::{Error, Result};
+#[cfg(feature = "kubernetes")]
+use crate::kubernetes::policies::PolicyEnforcement;
 use crate::plugin_chain::CniNetwork;
 
 /// The agent's configuration. `knit agent --print-config` prints it.
@@ -267,6 +269,22 @@ impl Config {
         (explicit != Path::new("off")).then(|| explicit.clone())
     }
 
+    /// Whether MultiNetworkPolicies are enforced on additional interfaces of pods.
+    pub fn enforces_policies_on_interfaces(&self) -> bool {
+        self.network_attachments.policies && self.profile.is_in_cluster()
+    }
+
+    /// Where policies are enforced.
+    #[cfg(feature = "kubernetes")]
+    pub(crate) fn policy_enforcement(&self) -> PolicyEnforcement {
+        let is_primary = self.profile == Profile::Primary;
+        PolicyEnforcement {
+            on_cluster: is_primary && self.cluster_network.network_policy,
+            on_interfaces: self.enforces_policies_on_interfaces(),
+            has_namespaces: is_primary,
+        }
+    }
+
     /// Whether packets between local pods take the eBPF fast path.
     fn uses_fast_path(&self) -> bool {
         match self.cluster_network.data_path {
@@ -305,6 +323,7 @@ impl Config {
             cluster,
             chains: self.chains()?,
             allowed_plugins: self.network_attachments.plugins(),
+            policies_on_interfaces: self.enforces_policies_on_interfaces(),
             cluster_network_from_api: self.profile == Profile::Primary,
             secrets: self.profile.is_in_cluster().then(Arc::default),
             has_synced: Arc::new(AtomicBool::new(!self.profile.is_in_cluster())),

@@ -71,6 +71,8 @@ pub struct Options {
     pub chains: BTreeMap<String, PluginChain>,
     /// CNI plugins that annotations of pods may run.
     pub allowed_plugins: AllowedPlugins,
+    /// Whether policies about additional networks are enforced.
+    pub policies_on_interfaces: bool,
     /// Secrets from an API server; `None`: Secrets are files.
     pub secrets: Option<Arc<ApiSecrets>>,
     /// Whether all inputs have synced. Until then nothing counts as stray: an agent that lost its state would otherwise delete

@@ -331,11 +331,17 @@ impl KernelExecutor {
                 if !namespaces.contains(id) {
                     return Ok(Completion::with(Event::SandboxRemoved(id.clone())));
                 }
+                let filter = FilterQuery {
+                    tables: look.sandbox_tables.clone(),
+                    with_elements: true,
+                    ..FilterQuery::default()
+                };
                 let inside = match look.links_only {
                     true => ScopeQuery { links: LinkFilter::All, ..ScopeQuery::nothing() },
                     false => ScopeQuery {
                         sysctls: look.sysctls.clone(),
                         only_if_owned: look.is_new,
+                        filter,
                         ..ScopeQuery::everything()
                     },
                 };

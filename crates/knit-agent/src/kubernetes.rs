@@ -52,7 +52,7 @@ mod objects;
 mod overlay;
 mod pod_events;
 mod pods;
-mod policies;
+pub(crate) mod policies;
 mod published_key;
 mod quotas;
 mod readiness_gates;
@@ -76,7 +76,7 @@ use knit_engine::pods::PodEvent;
 use knit_ipam::Time;
 use knit_kube::kube::Client;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 
 use crate::config::{Config, Profile};
 use crate::daemon::Handle;
@@ -103,8 +103,8 @@ struct Context {
     overlay_changed: Arc<Notify>,
     /// Wakes the remote pods task: egress gateways changed.
     gateways_changed: Arc<Notify>,
-    /// Wakes the watch of pods of policies: policies or namespaces changed.
-    policies_changed: Arc<Notify>,
+    /// Wakes the watches of pods of policies: policies or namespaces changed.
+    policies_changed: Arc<watch::Sender<()>>,
     /// Wakes the writer of readiness gates: pods changed.
     gates_changed: Arc<Notify>,
     /// Wakes the writer of network status annotations: pods or definitions changed.
@@ -169,10 +169,8 @@ pub async fn start_with(config: &Config, handle: &Handle, sandboxes: SandboxSour
         tokio::spawn(nodes::run(context.clone(), config.cluster_network.clone()));
         tokio::spawn(namespaces::run(context.clone()));
         tokio::spawn(remote_pods::run(context.clone()));
-        if config.cluster_network.network_policy {
-            tokio::spawn(policies::run(context.clone()));
-        }
     }
+    tokio::spawn(policies::run(context.clone(), config.policy_enforcement()));
     tokio::spawn(service_ranges::run(context.clone()));
     tokio::spawn(overlay::run(context.clone(), config.profile, config.cluster_network.clone()));
     let nri = config.nri_socket();

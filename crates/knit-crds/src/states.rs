@@ -29,6 +29,8 @@ use crate::status::{InterfaceStatus, attached_name, attached_schema, parse_attac
 
 /// The label by which an agent finds the states that it wrote.
 pub const NODE_LABEL: &str = "podnetwork.opdev.io/node";
+/// The label of PodNetworkStates of pods with interfaces on additional networks.
+pub const ADDITIONAL_NETWORKS_LABEL: &str = "podnetwork.opdev.io/additional-networks";
 
 /// PodNetworkStateSpec is empty: the object only reports state.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -128,6 +130,12 @@ pub struct InterfaceState {
     /// hardwareAddr is its hardware address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware_addr: Option<String>,
+    /// networks lists the additional networks that a MultiNetworkPolicy can select the interface by, each as
+    /// `Kind/namespace/name`. Policies about it are enforced in the pod: containers with the capability NET_ADMIN or
+    /// NET_RAW can get around them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub networks: Vec<String>,
     /// counters are the traffic counters since the interface was created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counters: Option<InterfaceCounters>,
@@ -192,6 +200,12 @@ pub struct ProblemState {
 }
 
 impl PodNetworkStateStatus {
+    /// Whether the pod has an interface on an additional network.
+    pub fn has_additional_networks(&self) -> bool {
+        let mut interfaces = self.objects.iter().flat_map(|object| &object.interfaces);
+        interfaces.any(|interface| !interface.networks.is_empty())
+    }
+
     /// The status of a pod.
     pub fn of(state: &PodState, node: &str) -> Self {
         let objects: Vec<AppliedObject> = state.objects.iter().map(AppliedObject::of).collect();
@@ -255,6 +269,7 @@ impl InterfaceState {
             field: link.field.clone(),
             interface: InterfaceStatus::of(link),
             hardware_addr: link.mac.as_ref().map(ToString::to_string),
+            networks: link.networks.clone(),
             counters: None,
             ready: link.ready,
         }
@@ -277,6 +292,7 @@ impl InterfaceState {
             vrf: name(&link.vrf),
             details: link.details.iter().map(|one| (one.name.clone(), one.value.clone())).collect(),
             limited: false,
+            networks: self.networks.clone(),
             ready: self.ready,
         })
     }

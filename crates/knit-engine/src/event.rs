@@ -348,6 +348,8 @@ pub struct ObserveRequest {
     pub filter_tables: BTreeSet<TableKey>,
     /// All elements of these tables, too.
     pub filter_with_elements: bool,
+    /// Tables of the sandbox, with all elements.
+    pub sandbox_tables: BTreeSet<TableKey>,
     /// All elements of these sets.
     pub filter_sets: BTreeSet<(TableKey, String)>,
     /// These elements.

@@ -4,6 +4,8 @@
 //! them. Until everything has been listed after a start, the rules in the kernel stay as they are, and a new pod starts
 //! closed.
 
+pub(crate) mod interfaces;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,8 +14,9 @@ use knit_model::filter::rule::Verdict;
 use knit_model::filter::{ElementData, ElementKey, Filter, TableFamily};
 use knit_model::{SandboxId, Scope};
 use knit_policy::{
-    CLOSED, Decision, Element, Flow, LocalPod, PodChains, PodKey, PodUpdate, Policy, PolicyId, PolicyIndex,
-    PolicyKind, PolicyNamespace, PolicyPod, PolicyTables, dispatch, is_pod_element, is_policy_name,
+    CLOSED, Decision, Element, Flow, InterfacePolicies, LocalPod, PodChains, PodKey, PodNetworks, Policy,
+    PolicyId, PolicyIndex, PolicyKind, PolicyNamespace, PolicyPod, PolicyTables, dispatch, is_pod_element,
+    is_policy_name,
 };
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +58,19 @@ pub enum PolicyEvent {
     },
     /// Pods are no longer watched, because there is no policy and nothing is isolated.
     PodsForgotten,
+    /// Policies about additional networks are enforced on this node, from before the first call on.
+    OnInterfaces,
+    /// The addresses of all pods on additional networks, each with the pod's uid.
+    PodNetworksListed(Vec<(PodKey, (String, PodNetworks))>),
+    /// The addresses of a pod on additional networks changed.
+    PodNetworksChanged {
+        /// The pod.
+        key: PodKey,
+        /// Its uid and addresses; `None`: it has none any more.
+        networks: Option<(String, PodNetworks)>,
+    },
+    /// Addresses on additional networks are no longer watched, because there is no policy about them.
+    PodNetworksForgotten,
 }
 
 /// Policies, and the rules compiled from them.
@@ -65,11 +81,17 @@ pub(crate) struct PolicyState {
     listed: BTreeSet<PolicyKind>,
     has_namespaces: bool,
     has_pods: bool,
+    has_pod_networks: bool,
+    /// Whether policies about additional networks are enforced.
+    on_interfaces: bool,
     /// Whether there are pods with app labels, once that is known.
     app_pods: Option<bool>,
     /// The chains of the pods of this node that have policies.
     #[serde(with = "knit_model::serde_pairs")]
     chains: BTreeMap<SandboxId, PodChains>,
+    /// The tables of pods with policies about additional interfaces.
+    #[serde(with = "knit_model::serde_pairs")]
+    interfaces: BTreeMap<SandboxId, Arc<InterfacePolicies>>,
     tables: Arc<PolicyTables>,
     /// Ranges and ports in rules.
     constants: Vec<Element>,
@@ -87,14 +109,28 @@ pub(crate) struct CompiledPolicies {
 impl PolicyState {
     /// Whether everything is known that rules follow from.
     fn has_synced(&self) -> bool {
-        let has_policies = PolicyKind::ALL.iter().all(|kind| self.listed.contains(kind));
+        let kinds = [PolicyKind::NetworkPolicy, PolicyKind::ClusterNetworkPolicy];
+        let has_policies = kinds.iter().all(|kind| self.listed.contains(kind));
         let has_listed = has_policies && self.has_namespaces && self.app_pods.is_some();
         has_listed && (self.has_pods || !self.needs_pods())
     }
 
+    /// Whether everything is known that rules about additional networks follow from.
+    fn has_synced_on_interfaces(&self) -> bool {
+        let has_inputs = self.has_namespaces && self.has_pods && self.has_pod_networks;
+        self.listed.contains(&PolicyKind::MultiNetworkPolicy) && (has_inputs || !self.needs_networks())
+    }
+
+    /// Whether the addresses of pods on additional networks have to be known.
+    fn needs_networks(&self) -> bool {
+        self.on_interfaces && self.index.has_policies_on(true)
+    }
+
     /// Whether all pods of the cluster have to be known.
     fn needs_pods(&self) -> bool {
-        self.index.has_policies() || self.index.has_isolated_namespaces() || self.app_pods == Some(true)
+        self.index.has_policies_on(false)
+            || self.index.has_isolated_namespaces()
+            || self.app_pods == Some(true)
     }
 }
 
@@ -115,9 +151,14 @@ impl State {
         self.enforces_policies() && !self.policies.has_synced()
     }
 
-    /// Whether there is any policy or isolation in the cluster: then all pods have to be known.
+    /// Whether there is any policy or isolation in the cluster that is enforced: then all pods have to be known.
     pub fn has_policies(&self) -> bool {
-        self.enforces_policies() && self.policies.needs_pods()
+        self.enforces_policies() && self.policies.needs_pods() || self.policies.needs_networks()
+    }
+
+    /// Whether there is any policy about additional networks: then the addresses of all pods there have to be known.
+    pub fn has_policies_on_interfaces(&self) -> bool {
+        self.policies.needs_networks()
     }
 
     /// Why policies are not enforced between pods of this node, for the status of the cluster network.
@@ -225,20 +266,39 @@ pub(crate) fn handle(state: &mut State, event: PolicyEvent) {
             policies.has_pods = true;
         }
         PolicyEvent::PodChanged { key, pod } => {
-            let is_local = |key: &PodKey| {
-                let mut local = state.sandboxes.values();
-                local.any(|sandbox| sandbox.namespace == key.namespace && sandbox.pod == key.name)
-            };
-            match index.set_pod(&key, pod) {
-                PodUpdate::Unchanged => return,
-                PodUpdate::Changed if !is_local(&key) => return,
-                PodUpdate::Peer if !is_local(&key) => return update_elements(state),
-                PodUpdate::Changed | PodUpdate::Peer | PodUpdate::App => {}
+            let update = index.set_pod(&key, pod);
+            let mut local = state.sandboxes.values();
+            let is_local = local.any(|sandbox| sandbox.namespace == key.namespace && sandbox.pod == key.name);
+            if update.changed && (update.is_network_peer || is_local) {
+                interfaces::update(state);
             }
+            if update.changed && (update.is_of_app || is_local) {
+                compile_cluster(state);
+            } else if update.is_peer {
+                update_elements(state);
+            }
+            return;
         }
         PolicyEvent::PodsForgotten => {
             index.forget_pods();
             policies.has_pods = false;
+        }
+        PolicyEvent::OnInterfaces => policies.on_interfaces = true,
+        PolicyEvent::PodNetworksListed(all) => {
+            index.set_all_pod_networks(all);
+            policies.has_pod_networks = true;
+            return interfaces::compile(state);
+        }
+        PolicyEvent::PodNetworksChanged { key, networks } => {
+            if index.set_pod_networks(&key, networks).is_network_peer {
+                interfaces::update(state);
+            }
+            return;
+        }
+        PolicyEvent::PodNetworksForgotten => {
+            index.set_all_pod_networks([]);
+            policies.has_pod_networks = false;
+            return;
         }
     }
     compile(state);
@@ -247,13 +307,25 @@ pub(crate) fn handle(state: &mut State, event: PolicyEvent) {
 /// A record was applied: pods may have appeared or disappeared.
 pub(crate) fn on_record(state: &mut State, record: &Record) {
     match record {
-        Record::SandboxUpdated(_) | Record::SandboxRemoved { .. } if state.has_policies() => compile(state),
+        Record::SandboxUpdated(_) if state.has_policies() => compile(state),
+        Record::SandboxRemoved { id, .. } => {
+            state.policies.interfaces.remove(id);
+            if state.has_policies() {
+                compile_cluster(state);
+            }
+        }
         _ => {}
     }
 }
 
-/// Compiles all rules again, and queues the pods that use other chains.
+/// Compiles all rules again.
 fn compile(state: &mut State) {
+    interfaces::compile(state);
+    compile_cluster(state);
+}
+
+/// Compiles the rules about the cluster network, and queues the pods that use other chains.
+fn compile_cluster(state: &mut State) {
     if !state.policies.has_synced() {
         return;
     }

@@ -49,6 +49,9 @@ pub struct UnitState {
     /// Whether it has tables of the packet filter.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_tables: bool,
+    /// Interfaces of the pod with policies: the pod has a table of the packet filter.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub policy_interfaces: BTreeSet<IfName>,
     /// The bridge itself, for a bridge unit.
     pub bridge: Option<BridgeReport>,
     /// The tunnel to other nodes, for the bridge of an overlay network.

@@ -252,6 +252,9 @@ pub struct InterfaceReport {
     /// Whether it has a bandwidth limit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub limited: bool,
+    /// The networks that policies can select it by, as `Kind/namespace/name`; none on the cluster network.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub networks: Vec<String>,
     /// Whether it is applied.
     #[serde(default)]
     pub ready: bool,
@@ -273,6 +276,7 @@ impl InterfaceReport {
             vrf: None,
             details: Vec::new(),
             limited: false,
+            networks: Vec::new(),
             ready: false,
         }
     }

@@ -52,7 +52,7 @@ pub fn translate(id: PolicyId, spec: &Value) -> (Option<Policy>, Vec<String>) {
         RawTier::Admin => Tier::Admin(spec.priority),
         RawTier::Baseline => Tier::Baseline(spec.priority),
     };
-    (Some(Policy { id, tier, subject, ingress, egress }), warnings)
+    (Some(Policy { id, tier, networks: None, subject, ingress, egress }), warnings)
 }
 
 /// A rule, and what of it cannot be read.

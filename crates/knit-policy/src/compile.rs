@@ -12,7 +12,7 @@ use knit_model::filter::{ElementData, ElementKey, FilterSet, KeyPart, outermost}
 
 use crate::index::{PodKey, PolicyIndex, PolicyPod};
 use crate::isolation::{Segment, app};
-use crate::members::{PeerSet, PeerSets, short_hash};
+use crate::members::{Member, PeerSet, PeerSets, short_hash};
 use crate::policy::{
     Action, Direction, Peer, PodSelector, Policy, PolicyId, PortMatch, PortNumber, Protocol, Rule, Tier,
 };
@@ -47,8 +47,7 @@ pub struct NodePolicies {
 impl PolicyIndex {
     /// The policies of the given pods.
     pub fn compile<'a>(&mut self, local: impl IntoIterator<Item = LocalPod<'a>>) -> NodePolicies {
-        let mut compiler =
-            Compiler { index: self, result: NodePolicies::default(), peer_sets: PeerSets::default() };
+        let mut compiler = Compiler::new(self);
         let mut keys = BTreeSet::new();
         for pod in local {
             let chains = compiler.chains_of(pod);
@@ -65,12 +64,8 @@ impl PolicyIndex {
     /// The addresses of pods that the compiled rules refer to.
     pub fn peer_elements(&self) -> Vec<Element> {
         let mut all = Vec::new();
-        for (name, _, members) in self.peer_sets.all() {
-            all.extend(members.map(|(address, port)| {
-                let port = port.map(KeyPart::from);
-                let key = [KeyPart::from(*address)].into_iter().chain(port).collect();
-                (element(IpFamily::of(*address).suffixed(name), key), ElementData::Key)
-            }));
+        for (name, members) in self.peer_sets.all() {
+            all.extend(members.map(|member| peer_element(name, member)));
         }
         if self.isolates() {
             all.extend(self.remote_isolated());
@@ -94,10 +89,20 @@ impl PolicyIndex {
     }
 }
 
-struct Compiler<'a> {
-    index: &'a PolicyIndex,
-    result: NodePolicies,
-    peer_sets: PeerSets,
+/// The element of a pod in a set of peers.
+pub(crate) fn peer_element(set: &str, (address, port): &Member) -> Element {
+    let port = port.map(KeyPart::from);
+    let key = [KeyPart::from(*address)].into_iter().chain(port).collect();
+    (element(IpFamily::of(*address).suffixed(set), key), ElementData::Key)
+}
+
+/// Collects the chains and sets of policies.
+pub(crate) struct Compiler<'a> {
+    pub(crate) index: &'a PolicyIndex,
+    pub(crate) result: NodePolicies,
+    pub(crate) peer_sets: PeerSets,
+    /// The additional networks that the current policy is about.
+    networks: Option<BTreeSet<String>>,
 }
 
 /// Protocols and ports of a rule: a match of the connection's protocol and destination port.
@@ -111,7 +116,12 @@ enum Ports {
     Named(Protocol, String),
 }
 
-impl Compiler<'_> {
+impl<'a> Compiler<'a> {
+    pub(crate) fn new(index: &'a PolicyIndex) -> Self {
+        let (result, peer_sets) = (NodePolicies::default(), PeerSets::default());
+        Self { index, result, peer_sets, networks: None }
+    }
+
     fn chains_of(&mut self, local: LocalPod<'_>) -> PodChains {
         let index = self.index;
         let LocalPod { namespace, name, uid } = local;
@@ -153,7 +163,7 @@ impl Compiler<'_> {
 
     /// A chain with the rules of policies. Connections that none of them decides continue with the next chain, or are allowed,
     /// or, after NetworkPolicies, denied.
-    fn chain(
+    pub(crate) fn chain(
         &mut self,
         namespace: &str,
         policies: &[&Policy],
@@ -176,6 +186,7 @@ impl Compiler<'_> {
             rules.extend(own.clone());
         }
         for policy in policies {
+            self.networks.clone_from(&policy.networks);
             for (at, rule) in policy.rules(direction).unwrap_or_default().iter().enumerate() {
                 let comment = comment(&policy.id, direction, at);
                 for matches in self.matches(rule, pod, direction) {
@@ -188,6 +199,7 @@ impl Compiler<'_> {
                 }
             }
         }
+        self.networks = None;
         if is_closed {
             rules.extend(own);
             rules.push(denied());
@@ -333,7 +345,7 @@ impl Compiler<'_> {
                     let of_family = declared.filter(|one| {
                         one.expressions.starts_with(&FilterRule::new().family(family).expressions)
                     });
-                    all.push(of_family.map(|one| joined(rule.clone(), one)).collect());
+                    all.push(of_family.map(|one| rule.clone().and(one)).collect());
                 }
                 ports => all.push(vec![with_ports(rule, ports)]),
             }
@@ -348,7 +360,8 @@ impl Compiler<'_> {
         direction: Direction,
         named_port: Option<(Protocol, String)>,
     ) -> Vec<FilterRule> {
-        let set = PeerSet { selector: selector.clone(), named_port: named_port.clone() };
+        let (selector, networks) = (selector.clone(), self.networks.clone());
+        let set = PeerSet { selector, networks, named_port: named_port.clone() };
         let name = self.peer_sets.declare(set);
         let rule = |family: IpFamily| {
             let set = family.suffixed(&name);
@@ -393,12 +406,6 @@ fn with_ports(rule: FilterRule, ports: &Ports) -> FilterRule {
         }
         Ports::Set(name) => rule.in_set(&[Field::CtProtocol, Field::CtReplySourcePort], name),
     }
-}
-
-/// A rule with the matches of both.
-fn joined(mut rule: FilterRule, other: FilterRule) -> FilterRule {
-    rule.expressions.extend(other.expressions);
-    rule
 }
 
 /// The ranges of each protocol without overlaps, sorted: a set of ranges accepts none.

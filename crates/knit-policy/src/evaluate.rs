@@ -1,5 +1,6 @@
 //! The verdict on one connection, with its reason.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use serde::Serialize;
@@ -79,30 +80,42 @@ impl Decision {
 }
 
 impl PolicyIndex {
-    /// The verdict on a connection.
+    /// The verdict on a connection on the cluster network.
     pub fn evaluate(&self, flow: &Flow) -> Decision {
         Decision {
-            egress: self.verdict(flow, Direction::Egress),
-            ingress: self.verdict(flow, Direction::Ingress),
+            egress: self.verdict(None, flow, Direction::Egress),
+            ingress: self.verdict(None, flow, Direction::Ingress),
             isolated: self.isolating(flow),
         }
     }
 
+    /// The verdict on a connection on an additional network, given as `Kind/namespace/name`.
+    pub fn evaluate_on(&self, network: &str, flow: &Flow) -> Decision {
+        let networks = [network.to_owned()];
+        let verdict = |direction| self.verdict(Some(&networks), flow, direction);
+        Decision { egress: verdict(Direction::Egress), ingress: verdict(Direction::Ingress), isolated: None }
+    }
+
     /// The segment that isolates the destination from the source, which is a pod.
     fn isolating(&self, flow: &Flow) -> Option<Segment> {
-        let (key, pod) = self.pod_at(flow.destination)?;
+        let (key, pod) = self.pods_at(flow.destination, None).next()?;
         let segment = self.segment_of(key, pod).filter(|_| !flow.through_service)?;
-        let (from, source) = self.pod_at(flow.source)?;
+        let (from, source) = self.pods_at(flow.source, None).next()?;
         (!self.is_selected(&segment.members(), from, source)).then_some(segment)
     }
 
-    fn verdict(&self, flow: &Flow, direction: Direction) -> Verdict {
+    /// The verdict about one end on these additional networks, or on the cluster network.
+    fn verdict(&self, networks: Option<&[String; 1]>, flow: &Flow, direction: Direction) -> Verdict {
         let end = match direction {
             Direction::Ingress => flow.destination,
             Direction::Egress => flow.source,
         };
-        let Some((key, pod)) = self.pod_at(end) else { return Verdict::Unrestricted };
-        let policies = self.about(key, pod, direction);
+        let on = networks.map(|networks| networks.iter().cloned().collect());
+        let Some((key, pod)) = self.pods_at(end, on.as_ref()).next() else { return Verdict::Unrestricted };
+        let policies = match networks {
+            None => self.about(key, pod, direction),
+            Some(networks) => self.about_on(key, pod, networks, direction),
+        };
         if policies.is_empty() {
             return Verdict::Unrestricted;
         }
@@ -114,7 +127,8 @@ impl PolicyIndex {
         let mut all = policies.iter().filter(|one| !has_namespace || one.tier <= Tier::Namespace).peekable();
         while let Some(policy) = all.next() {
             let rules = policy.rules(direction).unwrap_or_default();
-            let Some(rule) = rules.iter().position(|rule| self.is_matched(rule, flow, direction)) else {
+            let Some(rule) = rules.iter().position(|rule| self.is_matched(policy, rule, flow, direction))
+            else {
                 continue;
             };
             let id = policy.id.clone();
@@ -132,24 +146,27 @@ impl PolicyIndex {
         Verdict::Denied { policies: policies.collect() }
     }
 
-    fn is_matched(&self, rule: &Rule, flow: &Flow, direction: Direction) -> bool {
+    fn is_matched(&self, policy: &Policy, rule: &Rule, flow: &Flow, direction: Direction) -> bool {
+        let on = policy.networks.as_ref();
         let peer = match direction {
             Direction::Ingress => flow.source,
             Direction::Egress => flow.destination,
         };
         let is_peer = |one: &Peer| match one {
-            Peer::Pods(selector) => self.pods_at(peer).any(|(key, pod)| self.is_selected(selector, key, pod)),
+            Peer::Pods(selector) => {
+                self.pods_at(peer, on).any(|(key, pod)| self.is_selected(selector, key, pod))
+            }
             Peer::Range { range, except } => {
                 range.contains(&peer) && !except.iter().any(|hole| hole.contains(&peer))
             }
         };
         rule.peers.as_ref().is_none_or(|peers| peers.iter().any(is_peer))
-            && rule.ports.as_ref().is_none_or(|ports| ports.iter().any(|port| self.is_port(port, flow)))
+            && rule.ports.as_ref().is_none_or(|ports| ports.iter().any(|port| self.is_port(on, port, flow)))
     }
 
-    fn is_port(&self, port: &PortMatch, flow: &Flow) -> bool {
+    fn is_port(&self, on: Option<&BTreeSet<String>>, port: &PortMatch, flow: &Flow) -> bool {
         let is_declared = |name: &String| {
-            let mut ports = self.pods_at(flow.destination).flat_map(|(_, pod)| &pod.ports);
+            let mut ports = self.pods_at(flow.destination, on).flat_map(|(_, pod)| &pod.ports);
             ports.any(|one| one.name == *name && one.protocol == port.protocol && one.port == flow.port)
         };
         flow.protocol == port.protocol.number()
@@ -160,11 +177,15 @@ impl PolicyIndex {
             }
     }
 
-    fn pod_at(&self, address: IpAddr) -> Option<(&PodKey, &PolicyPod)> {
-        self.pods_at(address).next()
-    }
-
-    fn pods_at(&self, address: IpAddr) -> impl Iterator<Item = (&PodKey, &PolicyPod)> {
-        self.pods.iter().filter(move |(_, pod)| pod.addresses.contains(&address))
+    /// The pods with an address on these additional networks, or on the cluster network.
+    fn pods_at(
+        &self,
+        address: IpAddr,
+        networks: Option<&BTreeSet<String>>,
+    ) -> impl Iterator<Item = (&PodKey, &PolicyPod)> {
+        self.pods.iter().filter(move |(_, pod)| match networks {
+            None => pod.addresses.contains(&address),
+            Some(networks) => pod.addresses_on(networks).contains(&address),
+        })
     }
 }

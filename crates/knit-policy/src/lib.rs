@@ -1,16 +1,18 @@
 //! Network policies, without I/O.
 //!
-//! [`network_policy`] and [`cluster_network_policy`] translate objects into [`Policy`], the form that everything else works
+//! [`network_policy`], [`cluster_network_policy`] and [`multi_network_policy`] translate objects into [`Policy`], the form that everything else works
 //! with. [`PolicyIndex`] holds policies, namespaces and pods. From it come the rules of the packet filter
-//! ([`PolicyIndex::compile`]), and the verdict on one connection with its reason ([`PolicyIndex::evaluate`]).
+//! ([`PolicyIndex::compile`], [`PolicyIndex::compile_interfaces`]), and the verdict on one connection with its reason ([`PolicyIndex::evaluate`]).
 
 pub mod cluster_network_policy;
 mod compile;
 mod evaluate;
 mod index;
+mod interfaces;
 mod isolation;
 mod labels;
 mod members;
+pub mod multi_network_policy;
 pub mod network_policy;
 mod policy;
 mod ranges;
@@ -18,7 +20,8 @@ mod tables;
 
 pub use compile::{LocalPod, NodePolicies};
 pub use evaluate::{Decision, Flow, Verdict};
-pub use index::{PodKey, PodUpdate, PolicyIndex, PolicyNamespace, PolicyPod};
+pub use index::{PodKey, PodNetworks, PodUpdate, PolicyIndex, PolicyNamespace, PolicyPod};
+pub use interfaces::{InterfacePolicies, PodInterface};
 pub use isolation::{APP_LABEL, ISOLATED_ANNOTATION, ISOLATED_LABEL, Segment, is_isolated};
 pub use labels::{LabelSelector, Labels, Operator, Requirement};
 pub use policy::{

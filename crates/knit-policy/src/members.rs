@@ -1,6 +1,6 @@
 //! The addresses of the pods that peers of rules select, kept up to date pod by pod.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,9 @@ pub(crate) const PEERS: &str = "policy_peers_";
 pub(crate) struct PeerSet {
     /// The pods.
     pub(crate) selector: PodSelector,
+    /// Their addresses on these additional networks; `None`: on the cluster network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) networks: Option<BTreeSet<String>>,
     /// With a port: each address with the port that the pod declares with this protocol and name.
     pub(crate) named_port: Option<(Protocol, String)>,
 }
@@ -44,7 +47,11 @@ impl PeerSet {
     }
 
     fn members(&self, pod: &PolicyPod) -> Vec<Member> {
-        let with = |port: Option<u16>| pod.addresses.iter().map(move |address| (*address, port));
+        let addresses = match &self.networks {
+            None => pod.addresses.clone(),
+            Some(networks) => pod.addresses_on(networks),
+        };
+        let with = |port: Option<u16>| addresses.iter().map(move |address| (*address, port));
         match &self.named_port {
             None => with(None).collect(),
             Some((protocol, name)) => {
@@ -69,9 +76,34 @@ impl PeerSets {
         name
     }
 
+    /// Adds sets of another collection, with their members, unless they are here already.
+    pub(crate) fn add_missing(
+        &mut self,
+        declared: Self,
+        pods: &BTreeMap<PodKey, PolicyPod>,
+        namespaces: &BTreeMap<String, PolicyNamespace>,
+    ) {
+        for (name, mut one) in declared.0 {
+            self.0.entry(name).or_insert_with(|| {
+                one.fill(pods, namespaces);
+                one
+            });
+        }
+    }
+
+    /// The names of all sets.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
     /// All sets with their members.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &PeerSet, impl Iterator<Item = &Member>)> {
-        self.0.iter().map(|(name, one)| (name.as_str(), &one.set, one.members.keys()))
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, impl Iterator<Item = &Member>)> {
+        self.0.iter().map(|(name, one)| (name.as_str(), one.members.keys()))
+    }
+
+    /// The members of a set.
+    pub(crate) fn members_of(&self, name: &str) -> impl Iterator<Item = &Member> {
+        self.0.get(name).into_iter().flat_map(|one| one.members.keys())
     }
 
     /// The declared sets, with the members of those that are known already.

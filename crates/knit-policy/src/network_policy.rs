@@ -45,6 +45,7 @@ fn read(id: &PolicyId, spec: &Value) -> Result<Policy, String> {
     Ok(Policy {
         id: id.clone(),
         tier: Tier::Namespace,
+        networks: None,
         subject: PodSelector::in_namespace(&id.namespace, spec.pod_selector),
         ingress: with_ingress.then_some(ingress),
         egress: with_egress.then_some(egress),

@@ -1,5 +1,6 @@
 //! The form of a policy that does not depend on the kind of object that it comes from.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use ipnet::IpNet;
@@ -26,6 +27,8 @@ pub enum PolicyKind {
     NetworkPolicy,
     /// `policy.networking.k8s.io/v1alpha2`: written by admins, about pods of any namespace.
     ClusterNetworkPolicy,
+    /// `k8s.cni.cncf.io`: written by tenants, about the interfaces of pods of the own namespace on additional networks.
+    MultiNetworkPolicy,
 }
 
 /// The group of a policy. Groups are evaluated one after the other, and in a group policies with a lower priority value first.
@@ -47,6 +50,9 @@ pub struct Policy {
     pub id: PolicyId,
     /// Its group.
     pub tier: Tier,
+    /// The additional networks that it is about, as `Kind/namespace/name`; `None`: the cluster network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub networks: Option<BTreeSet<String>>,
     /// The pods that it is about.
     pub subject: PodSelector,
     /// Rules for connections to these pods, in their order.
@@ -177,7 +183,14 @@ impl Policy {
     /// A NetworkPolicy that allows nothing in either direction.
     #[must_use]
     pub fn closed(id: PolicyId, subject: PodSelector) -> Self {
-        Self { id, tier: Tier::Namespace, subject, ingress: Some(Vec::new()), egress: Some(Vec::new()) }
+        Self {
+            id,
+            tier: Tier::Namespace,
+            networks: None,
+            subject,
+            ingress: Some(Vec::new()),
+            egress: Some(Vec::new()),
+        }
     }
 }
 
@@ -199,6 +212,11 @@ impl PolicyId {
         Self { kind: PolicyKind::NetworkPolicy, namespace: namespace.into(), name: name.into() }
     }
 
+    /// The id of a MultiNetworkPolicy.
+    pub fn multi_network(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { kind: PolicyKind::MultiNetworkPolicy, namespace: namespace.into(), name: name.into() }
+    }
+
     /// The id of a ClusterNetworkPolicy.
     pub fn of_cluster(name: impl Into<String>) -> Self {
         Self { kind: PolicyKind::ClusterNetworkPolicy, namespace: String::new(), name: name.into() }
@@ -207,13 +225,14 @@ impl PolicyId {
 
 impl PolicyKind {
     /// All.
-    pub const ALL: [Self; 2] = [Self::NetworkPolicy, Self::ClusterNetworkPolicy];
+    pub const ALL: [Self; 3] = [Self::NetworkPolicy, Self::ClusterNetworkPolicy, Self::MultiNetworkPolicy];
 
     /// Its name in the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::NetworkPolicy => "NetworkPolicy",
             Self::ClusterNetworkPolicy => "ClusterNetworkPolicy",
+            Self::MultiNetworkPolicy => "MultiNetworkPolicy",
         }
     }
 }
@@ -247,9 +266,10 @@ impl Protocol {
 
 impl fmt::Display for PolicyId {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.kind {
-            PolicyKind::NetworkPolicy => write!(out, "NetworkPolicy {}/{}", self.namespace, self.name),
-            PolicyKind::ClusterNetworkPolicy => write!(out, "ClusterNetworkPolicy {}", self.name),
+        write!(out, "{} ", self.kind.name())?;
+        if !self.namespace.is_empty() {
+            write!(out, "{}/", self.namespace)?;
         }
+        out.write_str(&self.name)
     }
 }

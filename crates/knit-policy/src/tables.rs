@@ -80,23 +80,14 @@ pub struct PolicyTables {
 /// The base chain and the maps to the chains of pods.
 pub fn dispatch(table: &mut FilterTable, policies: &PolicyTables) {
     let (mut guards, mut tracked) = (Vec::new(), Vec::new());
+    guards.extend(on_link());
     for family in IpFamily::ALL {
         let rule = || FilterRule::new().family(family);
         let pods = family.suffixed(PODS);
-        // Connection tracking ignores messages about the link itself.
-        let on_link = || rule().any_bit(Field::CtState, ct_state::UNTRACKED).is(Field::L4Protocol, ICMPV6);
-        if family == IpFamily::V6 {
-            guards.push(on_link().between(Field::IcmpType, MLD_QUERY, REDIRECT).accept());
-            guards.push(on_link().is(Field::IcmpType, MLD_V2_REPORT).accept());
-        }
         for end in [Field::Source(family), Field::Destination(family)] {
-            // Which connection such a packet belongs to is not known.
-            let untracked = ct_state::INVALID | ct_state::UNTRACKED;
-            guards.push(rule().any_bit(Field::CtState, untracked).in_set(&[end], &pods).drop());
-            // Nor which end opened a connection whose first packet was not seen.
-            let midway = rule().any_bit(Field::CtState, ct_state::NEW).is(Field::L4Protocol, TCP);
-            let midway = midway.no_flag(tcp_flags::SYN);
-            guards.push(midway.in_set(&[end], &pods).drop());
+            guards.extend(
+                unknown_connections().map(|unknown| rule().and(unknown).in_set(&[end], &pods).drop()),
+            );
         }
         let local = family.suffixed(LOCAL);
         let (from, to) = (Field::CtOriginalSource(family), Field::CtReplySource(family));
@@ -125,6 +116,24 @@ pub fn dispatch(table: &mut FilterTable, policies: &PolicyTables) {
         table.chains.insert(name.clone(), FilterChain { base: None, rules: rules.clone() });
     }
     table.sets.extend(policies.sets.iter().map(|(name, set)| (name.clone(), set.clone())));
+}
+
+/// Accepts IPv6 messages about the link itself, which connection tracking ignores.
+pub(crate) fn on_link() -> [FilterRule; 2] {
+    let untracked = FilterRule::new().family(IpFamily::V6).any_bit(Field::CtState, ct_state::UNTRACKED);
+    let on_link = untracked.is(Field::L4Protocol, ICMPV6);
+    [
+        on_link.clone().between(Field::IcmpType, MLD_QUERY, REDIRECT).accept(),
+        on_link.is(Field::IcmpType, MLD_V2_REPORT).accept(),
+    ]
+}
+
+/// Match packets of which it is not known which connection they belong to, or which end opened it, because its first packet
+/// was not seen.
+pub(crate) fn unknown_connections() -> [FilterRule; 2] {
+    let untracked = ct_state::INVALID | ct_state::UNTRACKED;
+    let midway = FilterRule::new().any_bit(Field::CtState, ct_state::NEW).is(Field::L4Protocol, TCP);
+    [FilterRule::new().any_bit(Field::CtState, untracked), midway.no_flag(tcp_flags::SYN)]
 }
 
 impl PodChains {

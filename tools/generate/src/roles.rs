@@ -50,7 +50,14 @@ fn all_kinds(subresource: &str, verbs: &[&str]) -> Vec<Value> {
 
 fn agent() -> Value {
     let mut rules = all_kinds("", &READ);
-    rules.push(rule(STATE_GROUP, &["podnetworkstates"], &["get", "list", "create", "patch", "delete"]));
+    // Those of other nodes have the addresses of peers of MultiNetworkPolicies.
+    rules.push(rule(
+        STATE_GROUP,
+        &["podnetworkstates"],
+        &["get", "list", "watch", "create", "patch", "delete"],
+    ));
+    rules.push(rule("k8s.cni.cncf.io", &["multi-networkpolicies"], &["list", "watch"]));
+    rules.push(rule("", &["namespaces"], &["list", "watch"]));
     rules.push(rule(STATE_GROUP, &["nodenetworks"], &["get", "create", "patch"]));
     // Claims on ranges that nodes share.
     rules.push(rule(STATE_GROUP, &["podaddressblocks"], &["get", "list", "watch", "create", "delete"]));

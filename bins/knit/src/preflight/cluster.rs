@@ -15,8 +15,9 @@ pub const NAMESPACE: &str = "pod-network-operator";
 /// Timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The group and resource of ClusterNetworkPolicies, which Knit enforces.
-const ENFORCED: (&str, &str) = ("policy.networking.k8s.io", "clusternetworkpolicies");
+/// The groups and resources of policies that Knit enforces.
+const ENFORCED: [(&str, &str); 2] =
+    [("policy.networking.k8s.io", "clusternetworkpolicies"), ("k8s.cni.cncf.io", "multi-networkpolicies")];
 
 /// The resources that an installation creates: group, resource, and whether it is in [`NAMESPACE`].
 const INSTALLED_RESOURCES: [(&str, &str, bool); 8] = [
@@ -143,13 +144,13 @@ pub async fn collect(server: &ApiServer) -> Result<ClusterFacts> {
     })
 }
 
-/// The name and the path of the list of a kind of network policy that Knit does not enforce: older ones of admins, of several
-/// networks, of other network plugins.
+/// The name and the path of the list of a kind of network policy that Knit does not enforce: older ones of admins, of other
+/// network plugins.
 fn policies_path(definition: &Value) -> Option<(String, String)> {
     let (name, spec) = (definition["metadata"]["name"].as_str()?, &definition["spec"]);
     let plural = spec["names"]["plural"].as_str().filter(|plural| plural.contains("networkpolic"))?;
     let group = spec["group"].as_str()?;
-    if (group, plural) == ENFORCED {
+    if ENFORCED.contains(&(group, plural)) {
         return None;
     }
     let served = spec["versions"].as_array()?.iter().find(|version| version["served"] == true)?;
@@ -209,12 +210,12 @@ mod tests {
                 },
             })
         };
-        let found = policies_path(&definition("multi-networkpolicies", "k8s.cni.cncf.io"));
-        let path = "/apis/k8s.cni.cncf.io/v1alpha2/multi-networkpolicies";
-        let name = "multi-networkpolicies.k8s.cni.cncf.io";
+        let found = policies_path(&definition("adminnetworkpolicies", "policy.networking.k8s.io"));
+        let path = "/apis/policy.networking.k8s.io/v1alpha2/adminnetworkpolicies";
+        let name = "adminnetworkpolicies.policy.networking.k8s.io";
         assert_eq!(found, Some((name.to_owned(), path.to_owned())));
-        assert!(policies_path(&definition("adminnetworkpolicies", "policy.networking.k8s.io")).is_some());
         assert_eq!(policies_path(&definition("clusternetworkpolicies", "policy.networking.k8s.io")), None);
+        assert_eq!(policies_path(&definition("multi-networkpolicies", "k8s.cni.cncf.io")), None);
         assert_eq!(policies_path(&definition("bridges", "podnetwork.opdev.io")), None);
     }
 }

@@ -14,7 +14,7 @@ pub fn checks(facts: &ClusterFacts) -> Vec<Check> {
     vec![custom_policies(&facts.custom_policies), kube_proxy(&facts.daemonsets, &facts.kube_proxy_pods)]
 }
 
-/// Knit enforces NetworkPolicies and ClusterNetworkPolicies, and no other kind of policy.
+/// Knit enforces NetworkPolicies, ClusterNetworkPolicies and MultiNetworkPolicies, and no other kind of policy.
 fn custom_policies(policies: &[(String, ApiAnswer)]) -> Check {
     const NAME: &str = "network-policy";
     let in_use: Vec<String> = policies
@@ -24,8 +24,8 @@ fn custom_policies(policies: &[(String, ApiAnswer)]) -> Check {
         .map(|(name, count)| format!("{count} {name}"))
         .collect();
     if !in_use.is_empty() {
-        let advice = "Knit enforces NetworkPolicies and ClusterNetworkPolicies: replace the others, or keep a network plugin \
-                      that enforces them and use the profile `beside`";
+        let advice = "Knit enforces NetworkPolicies, ClusterNetworkPolicies and MultiNetworkPolicies: replace the others, \
+                      or keep a network plugin that enforces them and use the profile `beside`";
         return Check::new(NAME, Warn, in_use.join(", "), advice);
     }
     let denied = policies.iter().find_map(|(_, answer)| match answer {
@@ -79,14 +79,17 @@ mod tests {
 
     #[test]
     fn policies_that_would_not_be_enforced_warn() {
-        let kind = |answer: ApiAnswer| ("multi-networkpolicies.k8s.cni.cncf.io".to_owned(), answer);
+        let kind = |answer: ApiAnswer| ("adminnetworkpolicies.policy.networking.k8s.io".to_owned(), answer);
         let verdict = |all: &[(String, ApiAnswer)]| custom_policies(all).verdict;
         assert_eq!(verdict(&[]), Verdict::Pass);
         assert_eq!(verdict(&[kind(list(json!([])))]), Verdict::Pass);
         let denied = || kind(ApiAnswer::Denied("forbidden".to_owned()));
         assert_eq!(verdict(&[denied()]), Unknown);
         let some = custom_policies(&[denied(), kind(list(json!([{}, {}])))]);
-        assert_eq!((some.verdict, some.found.as_str()), (Warn, "2 multi-networkpolicies.k8s.cni.cncf.io"));
+        assert_eq!(
+            (some.verdict, some.found.as_str()),
+            (Warn, "2 adminnetworkpolicies.policy.networking.k8s.io")
+        );
     }
 
     #[test]

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 pub struct AttachmentsConfig {
     /// Whether they and the pods that reference them are read. Do not enable it together with Multus.
     pub read: bool,
+    /// Whether MultiNetworkPolicies are enforced on additional interfaces of pods.
+    pub policies: bool,
     /// The types of plugins, IPAM plugins included, that may run for definitions of a type that Knit does not implement itself. Plugins
     /// run as root with the definition as input, so only listed ones run.
     pub plugins: Vec<String>,
@@ -21,7 +23,7 @@ pub struct AttachmentsConfig {
 impl Default for AttachmentsConfig {
     fn default() -> Self {
         let plugin_dirs = ["/opt/cni/bin", "/usr/lib/cni"].map(str::to_owned).to_vec();
-        Self { read: false, plugins: Vec::new(), plugin_dirs, timeout_seconds: 60 }
+        Self { read: false, policies: true, plugins: Vec::new(), plugin_dirs, timeout_seconds: 60 }
     }
 }
 

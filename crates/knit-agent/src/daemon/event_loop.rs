@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
+use knit_engine::policies::PolicyEvent;
 use knit_engine::{CallId, CallResult, Effect, Event, Record, Unit};
 use knit_kernel::fault::FaultInjector;
 use knit_kernel::memory;
@@ -167,6 +168,9 @@ fn open(options: &Options, faults: Option<Box<dyn FaultInjector + Send>>) -> Res
     }
     node.set_redirect(Arc::clone(&options.redirect));
     node.set_allowed_plugins(options.allowed_plugins.clone());
+    if options.policies_on_interfaces {
+        node.handle(Event::Policies(PolicyEvent::OnInterfaces))?;
+    }
     if let Some(faults) = faults {
         node.set_faults(faults);
     }

@@ -1,25 +1,18 @@
 //! Watches NetworkAttachmentDefinitions.
-//!
-//! The CRD is not Knit's and may not be installed. Then it is looked for periodically.
-
-use std::time::Duration;
 
 use knit_crds::attachments::{GROUP, KIND, PLURAL, SHARED_WITH, VERSION};
 use knit_engine::Event;
 use knit_engine::pod_annotations::{Definition, DefinitionEvent, DefinitionName};
 use knit_kube::WatchUpdate;
+use knit_kube::kube::Api;
 use knit_kube::kube::api::DynamicObject;
-use knit_kube::kube::core::ApiResource;
 use knit_kube::kube::runtime::watcher;
-use knit_kube::kube::{self, Api, Client};
-use tokio::time::sleep;
 
 use super::Context;
+use super::informers::OptionalKind;
 
-/// How often an API server without the CRD is checked for it.
-const DISCOVERY_INTERVAL: Duration = Duration::from_secs(10);
-/// Delay after a failed request.
-const RETRY_INTERVAL: Duration = Duration::from_secs(2);
+const DEFINITIONS: OptionalKind =
+    OptionalKind { group: GROUP, versions: &[VERSION], kind: KIND, plural: PLURAL };
 
 /// Watches definitions.
 pub(super) async fn run(context: Context) {
@@ -28,39 +21,14 @@ pub(super) async fn run(context: Context) {
         context.networks_changed.notify_one();
     };
     let mut informer = context.informer();
-    loop {
-        match is_installed(&context.client).await {
-            Ok(true) => break,
-            Ok(false) => {
-                submit(DefinitionEvent::Listed(Vec::new()));
-                informer.mark_synced();
-                sleep(DISCOVERY_INTERVAL).await;
-            }
-            Err(why) => {
-                tracing::debug!(error = %why, "cannot discover the NetworkAttachmentDefinition CRD");
-                sleep(RETRY_INTERVAL).await;
-            }
-        }
-    }
-    let resource = ApiResource {
-        group: GROUP.to_owned(),
-        version: VERSION.to_owned(),
-        api_version: format!("{GROUP}/{VERSION}"),
-        kind: KIND.to_owned(),
-        plural: PLURAL.to_owned(),
+    let absent = || {
+        submit(DefinitionEvent::Listed(Vec::new()));
+        informer.mark_synced();
     };
+    let resource = DEFINITIONS.wait(&context.client, absent).await;
     let api: Api<DynamicObject> = Api::all_with(context.client.clone(), &resource);
     let handle = |seen: WatchUpdate<DynamicObject>| submit(convert(seen));
     informer.run(PLURAL, api, watcher::Config::default(), handle).await;
-}
-
-/// Whether the CRD is installed.
-async fn is_installed(client: &Client) -> kube::Result<bool> {
-    match client.list_api_group_resources(&format!("{GROUP}/{VERSION}")).await {
-        Ok(all) => Ok(all.resources.iter().any(|one| one.name == PLURAL)),
-        Err(kube::Error::Api(why)) if why.code == 404 => Ok(false),
-        Err(why) => Err(why),
-    }
 }
 
 fn convert(seen: WatchUpdate<DynamicObject>) -> DefinitionEvent {

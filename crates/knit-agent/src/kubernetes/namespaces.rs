@@ -23,6 +23,13 @@ pub(super) async fn run(context: Context) {
     informers::watch(&context.handle, "namespaces", api, watcher::Config::default(), submit).await;
 }
 
+/// Watches the labels of all namespaces for policies only.
+pub(super) async fn run_for_policies(context: &Context) {
+    let submit = |seen: WatchUpdate<Namespace>| policies::submit(context, policy_event(&seen));
+    let api: Api<Namespace> = Api::all(context.client.clone());
+    informers::watch(&context.handle, "namespaces", api, watcher::Config::default(), submit).await;
+}
+
 /// What policies need of namespaces.
 fn policy_event(seen: &WatchUpdate<Namespace>) -> PolicyEvent {
     let name = |one: &Namespace| one.metadata.name.clone().unwrap_or_default();

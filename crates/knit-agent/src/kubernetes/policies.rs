@@ -1,50 +1,72 @@
-//! Network policies, the isolation of apps, and the pods that they refer to, with the profile `primary`.
+//! Network policies, the isolation of apps, and the pods that they refer to.
 //!
 //! Pods of the whole cluster are watched only while there is a policy or anything is isolated.
 
+mod on_interfaces;
 mod policy_pod;
+mod watched_state;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use knit_engine::Event;
 use knit_engine::policies::PolicyEvent;
+use knit_engine::{Event, State};
 use knit_kube::WatchUpdate;
 use knit_kube::kube::api::DynamicObject;
-use knit_kube::kube::core::ApiResource;
 use knit_kube::kube::runtime::watcher;
-use knit_kube::kube::{self, Api, Client, ResourceExt};
+use knit_kube::kube::{Api, ResourceExt};
 use knit_policy::cluster_network_policy::{GROUP, KIND, PLURAL, VERSION};
 use knit_policy::{APP_LABEL, Policy, PolicyId, PolicyKind, cluster_network_policy, network_policy};
-use tokio::time::sleep;
 
 use self::policy_pod::WatchedPod;
+use super::informers::OptionalKind;
 use super::{Context, informers};
 
 /// Page size of the list of pods: a page is in memory as a whole.
 const PAGE_SIZE: u32 = 500;
 /// How often the need for pods is checked without a change.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(30);
-/// How often an API server without ClusterNetworkPolicies is checked for them.
-const DISCOVERY_INTERVAL: Duration = Duration::from_secs(10);
-/// Delay after a failed request.
-const RETRY_INTERVAL: Duration = Duration::from_secs(2);
+const CLUSTER_POLICIES: OptionalKind =
+    OptionalKind { group: GROUP, versions: &[VERSION], kind: KIND, plural: PLURAL };
+
+/// Where policies are enforced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PolicyEnforcement {
+    /// On the cluster network.
+    pub(crate) on_cluster: bool,
+    /// On additional interfaces.
+    pub(crate) on_interfaces: bool,
+    /// Whether namespaces are watched anyway.
+    pub(crate) has_namespaces: bool,
+}
 
 /// Watches policies and pods. While the API server is unavailable, the last known ones stay in force.
-pub(super) async fn run(context: Context) {
-    tokio::join!(
-        watch_network_policies(&context),
-        watch_cluster_network_policies(&context),
-        watch_app_pods(&context),
-        watch_pods(&context),
-    );
+pub(super) async fn run(context: Context, enforcement: PolicyEnforcement) {
+    let PolicyEnforcement { on_cluster, on_interfaces, has_namespaces } = enforcement;
+    let of_cluster = async {
+        if on_cluster {
+            tokio::join!(
+                watch_network_policies(&context),
+                watch_cluster_network_policies(&context),
+                watch_app_pods(&context),
+            );
+        }
+    };
+    let of_interfaces = async {
+        if on_interfaces {
+            on_interfaces::run(&context, has_namespaces).await;
+        }
+    };
+    if on_cluster || on_interfaces {
+        tokio::join!(of_cluster, of_interfaces, watch_pods(&context));
+    }
 }
 
 /// Submits a change, after which other pods may have to be known.
 pub(super) fn submit(context: &Context, event: PolicyEvent) {
     context.handle.submit(Event::Policies(event));
-    context.policies_changed.notify_one();
+    context.policies_changed.send_replace(());
 }
 
 async fn watch_network_policies(context: &Context) {
@@ -77,39 +99,13 @@ fn read_network_policy(policy: &NetworkPolicy) -> Policy {
     policy
 }
 
-/// Watches ClusterNetworkPolicies. Their CRD is not Knit's and may not be installed. Then it is looked for periodically.
+/// Watches ClusterNetworkPolicies.
 async fn watch_cluster_network_policies(context: &Context) {
-    loop {
-        match has_cluster_network_policies(&context.client).await {
-            Ok(true) => break,
-            Ok(false) => {
-                submit(context, PolicyEvent::PoliciesListed(PolicyKind::ClusterNetworkPolicy, Vec::new()));
-                sleep(DISCOVERY_INTERVAL).await;
-            }
-            Err(why) => {
-                tracing::debug!(error = %why, "cannot discover the ClusterNetworkPolicy CRD");
-                sleep(RETRY_INTERVAL).await;
-            }
-        }
-    }
-    let resource = ApiResource {
-        group: GROUP.to_owned(),
-        version: VERSION.to_owned(),
-        api_version: format!("{GROUP}/{VERSION}"),
-        kind: KIND.to_owned(),
-        plural: PLURAL.to_owned(),
-    };
+    let none = || PolicyEvent::PoliciesListed(PolicyKind::ClusterNetworkPolicy, Vec::new());
+    let resource = CLUSTER_POLICIES.wait(&context.client, || submit(context, none())).await;
     let handle = |seen: WatchUpdate<DynamicObject>| submit(context, cluster_policy_event(&seen));
     let api: Api<DynamicObject> = Api::all_with(context.client.clone(), &resource);
     informers::watch(&context.handle, PLURAL, api, watcher::Config::default(), handle).await;
-}
-
-async fn has_cluster_network_policies(client: &Client) -> kube::Result<bool> {
-    match client.list_api_group_resources(&format!("{GROUP}/{VERSION}")).await {
-        Ok(all) => Ok(all.resources.iter().any(|one| one.name == PLURAL)),
-        Err(kube::Error::Api(why)) if why.code == 404 => Ok(false),
-        Err(why) => Err(why),
-    }
 }
 
 fn cluster_policy_event(seen: &WatchUpdate<DynamicObject>) -> PolicyEvent {
@@ -161,7 +157,7 @@ async fn watch_app_pods(context: &Context) {
 /// Watches all pods while they are needed.
 async fn watch_pods(context: &Context) {
     loop {
-        until(context, true).await;
+        until(context, State::has_policies, true).await;
         let api: Api<WatchedPod> = Api::all(context.client.clone());
         let config = watcher::Config::default().page_size(PAGE_SIZE);
         let handle = |seen: WatchUpdate<WatchedPod>| {
@@ -175,17 +171,18 @@ async fn watch_pods(context: &Context) {
         };
         tokio::select! {
             () = informers::watch(&context.handle, "pods of policies", api, config, handle) => return,
-            () = until(context, false) => {}
+            () = until(context, State::has_policies, false) => {}
         }
         context.handle.submit(Event::Policies(PolicyEvent::PodsForgotten));
     }
 }
 
-/// Waits until all pods are needed, or no longer.
-async fn until(context: &Context, needed: bool) {
-    while context.handle.query(|one| one.state().has_policies()).await != Ok(needed) {
+/// Waits until something is needed for policies, or no longer.
+async fn until(context: &Context, is_needed: fn(&State) -> bool, expected: bool) {
+    let mut changed = context.policies_changed.subscribe();
+    while context.handle.query(move |one| is_needed(one.state())).await != Ok(expected) {
         // The loop may have reopened its state.
-        let _ = tokio::time::timeout(RESYNC_INTERVAL, context.policies_changed.notified()).await;
+        let _ = tokio::time::timeout(RESYNC_INTERVAL, changed.changed()).await;
     }
 }
 

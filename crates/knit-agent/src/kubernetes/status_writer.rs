@@ -15,7 +15,8 @@ use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use knit_crds::states::{
-    NODE_LABEL, NodeNetwork, NodeNetworkStatus, PodCounters, PodNetworkState, PodNetworkStateStatus,
+    ADDITIONAL_NETWORKS_LABEL, NODE_LABEL, NodeNetwork, NodeNetworkStatus, PodCounters, PodNetworkState,
+    PodNetworkStateStatus,
 };
 use knit_kube::kube::api::{DeleteParams, ListParams};
 use knit_kube::kube::{self, Api};
@@ -308,6 +309,10 @@ async fn write_pod(
             other => other.map(|_| ()),
         };
     };
+    let mut labels = BTreeMap::from([(NODE_LABEL, &*context.node)]);
+    if state.has_additional_networks() {
+        labels.insert(ADDITIONAL_NETWORKS_LABEL, "true");
+    }
     let state = state.clone().with_counters(counters, Time(jiff::Timestamp::now()));
     let manifest = json!({
         "apiVersion": "podnetwork.opdev.io/v1alpha1",
@@ -315,7 +320,7 @@ async fn write_pod(
         "metadata": {
             "name": pod,
             "namespace": namespace,
-            "labels": {NODE_LABEL: &*context.node},
+            "labels": labels,
             // Garbage collected with the pod, even without an agent.
             "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": state.pod_uid}],
         },

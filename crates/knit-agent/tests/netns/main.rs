@@ -11,6 +11,7 @@ mod network_attachments;
 mod network_policy;
 mod node_routes;
 mod overlay;
+mod policies_on_interfaces;
 mod repair;
 mod shared_definitions;
 mod tunnel_ports;
@@ -24,6 +25,7 @@ mod support {
     pub mod cluster_agent;
     pub mod egress_cluster;
     pub mod fault_steps;
+    pub mod interface_policies;
     pub mod overlay_cluster;
     pub mod packet_capture;
     pub mod routed_cluster;

@@ -121,7 +121,10 @@ impl PolicyNode {
     fn policy_pod(&self, name: &str) -> (PodKey, PolicyPod) {
         let key = PodKey { namespace: namespace_of(name).to_owned(), name: name.to_owned() };
         let labels = self.labels[name].clone();
-        (key, PolicyPod { uid: name.to_owned(), labels, addresses: both(name).into(), ports: Vec::new() })
+        (
+            key,
+            PolicyPod { uid: name.to_owned(), labels, addresses: both(name).into(), ..PolicyPod::default() },
+        )
     }
 
     fn apply(&mut self, name: &str, spec: &Value) {

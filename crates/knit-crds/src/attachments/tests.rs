@@ -248,6 +248,7 @@ fn the_network_status_lists_ready_networks_in_the_annotations_order() {
         vrf: None,
         details: Vec::new(),
         limited: false,
+        networks: Vec::new(),
         ready: true,
     };
     let primary = PrimaryInterfaceInfo {

@@ -27,6 +27,7 @@ fn link(index: usize, number: u32, address: &str) -> InterfaceReport {
         vlans: None,
         vrf: None,
         limited: false,
+        networks: Vec::new(),
         ready: true,
     }
 }
@@ -222,6 +223,7 @@ fn other_kinds_have_their_own_status_lines() {
         vlans: None,
         vrf: None,
         limited: false,
+        networks: Vec::new(),
         ready: true,
     };
     let macvlan = InterfaceReport {

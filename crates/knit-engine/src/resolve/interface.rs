@@ -26,8 +26,8 @@ use super::{
 };
 use crate::call::RangeRequest;
 use crate::event::Unit;
-use crate::packet_filter;
 use crate::state::{BridgeKey, ObjectKey, State, StoredObject};
+use crate::{packet_filter, pod_annotations, policies};
 
 /// The maximum number of Knit's interfaces in a pod.
 pub(crate) const MAX_INTERFACES: usize = 32;
@@ -61,6 +61,7 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
     if let Isolation::VirtualMachine(tap) = &sandbox.isolation {
         virtual_machine::all(state, &sandbox, tap, &mut resolved, now);
         packet_filter::add_sandbox(state, id, &mut resolved);
+        policies::interfaces::warn_of_virtual_machine(state, &sandbox, &mut resolved);
         return resolved;
     }
     resolved.observe.sandbox = Some(id.clone());
@@ -91,6 +92,7 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
     attachment::loopback(state, id, &mut resolved);
     link_change::restore(state, id, &mut resolved);
     packet_filter::add_sandbox(state, id, &mut resolved);
+    policies::interfaces::add(state, id, &mut resolved);
     let requested = resolved.desired.state.scope(&Scope::Sandbox(id.clone()));
     let asks_for_links_only =
         requested.rules.is_empty() && requested.neighbours.is_empty() && resolved.routing.is_empty();
@@ -119,6 +121,23 @@ pub(super) struct RequestedInterface {
 impl RequestedInterface {
     pub(super) fn bridge(&self) -> Option<BridgeKey> {
         bridge_of(&self.spec, &self.tenant)
+    }
+
+    /// The networks that policies can select it by, as `Kind/namespace/name`; none on the cluster network.
+    pub(super) fn networks(&self, state: &State) -> Vec<String> {
+        let bridge = self.bridge();
+        if bridge.as_ref().is_some_and(|key| attachment::is_routed(state, key)) {
+            return Vec::new();
+        }
+        let of = |kind: &str, namespace: &str, name: &str| format!("{kind}/{namespace}/{name}");
+        let object = self.origin.object.as_ref().filter(|object| object.kind != pod_annotations::KIND);
+        let object = object.map(|object| of(&object.kind, &object.namespace, &object.name));
+        let definition = self.spec.definition.as_ref();
+        let definition = definition.map(|one| of("NetworkAttachmentDefinition", &one.namespace, &one.name));
+        let network = self.spec.network.as_ref().map(|name| of("VirtualNetwork", &self.tenant, name));
+        let bridge = bridge.filter(|_| network.is_none() && definition.is_none());
+        let bridge = bridge.map(|key| of("Bridge", &key.namespace, key.name.as_str()));
+        [object, definition, network, bridge].into_iter().flatten().collect()
     }
 
     /// Replaces gateways outside of the interface's own subnets by gateways within them.
@@ -281,6 +300,7 @@ impl Builder<'_> {
                 vlans,
                 vrf,
                 limited: !spec.limits.is_empty(),
+                networks: requested.networks(self.state),
                 ready: true,
             },
         ));

@@ -87,6 +87,7 @@ fn change(
         vlans: None,
         vrf: None,
         limited: false,
+        networks: Vec::new(),
         ready: true,
     };
     resolved.unit_state.interfaces.push((object.clone(), report));

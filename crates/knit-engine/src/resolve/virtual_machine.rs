@@ -117,6 +117,7 @@ impl Builder<'_> {
             vlans: vlans.filter(|_| spec.port.is_some()),
             vrf: None,
             limited: !spec.limits.is_empty(),
+            networks: requested.networks(self.state),
             ready: true,
         };
         self.resolved.unit_state.interfaces.push((requested.object.clone(), report));

@@ -323,6 +323,13 @@ impl FilterRule {
         self.no_bit(Field::CtStatus, ct_status::SNAT)
     }
 
+    /// Matches what both rules match.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.expressions.extend(other.expressions);
+        self
+    }
+
     /// Matches packets in the original direction of their connection.
     #[must_use]
     pub fn original_direction(self) -> Self {

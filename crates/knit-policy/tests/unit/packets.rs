@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use knit_model::IfName;
 use knit_model::filter::field::{Field, IpFamily, Value, ct_status};
 use knit_model::filter::rule::{Comparison, Expression, FilterRule, LookupResult, Verdict};
 use knit_model::filter::{ElementData, ElementKey, FilterTable, KeyPart};
-use knit_policy::{Element, Flow, LocalPod, PolicyIndex, dispatch};
+use knit_policy::{Element, Flow, InterfacePolicies, LocalPod, PolicyIndex, dispatch};
 
 /// The tables of a node with all elements.
 pub struct Tables {
@@ -25,6 +26,15 @@ impl Tables {
         for (chains, (_, addresses)) in compiled.pods.iter().zip(local) {
             elements.extend(addresses.iter().flat_map(|address| chains.elements(*address)));
         }
+        Self::new(table, elements)
+    }
+
+    /// The table of a pod.
+    pub fn of_pod(policies: InterfacePolicies) -> Self {
+        Self::new(policies.table, policies.elements)
+    }
+
+    fn new(table: FilterTable, elements: Vec<Element>) -> Self {
         let mut keys = BTreeSet::new();
         for (key, data) in &elements {
             assert!(table.sets.contains_key(&key.set), "{key} is in no set of the table");
@@ -48,29 +58,42 @@ impl Tables {
     /// Whether the base chain accepts packets of the connection. The mark of a packet that is not one of a known
     /// connection is tested with real packets.
     pub fn accept(&self, flow: &Flow) -> bool {
-        self.chain("policy", flow) != Some(false)
+        self.chain("policy", &Packet { flow, interface: None, reply: false }) != Some(false)
+    }
+
+    /// Whether a pod's table accepts the packets of a connection in both directions, which one of its interfaces received or
+    /// sent.
+    pub fn accept_on(&self, interface: &IfName, received: bool, flow: &Flow) -> bool {
+        let packet = |reply: bool| Packet { flow, interface: Some(interface), reply };
+        let hooks =
+            if received { ["policy_input", "policy_output"] } else { ["policy_output", "policy_input"] };
+        let [original, reply] = hooks.map(|hook| (hook, hook != hooks[0]));
+        let accepts = |(hook, is_reply): (&str, bool)| self.chain(hook, &packet(is_reply)) != Some(false);
+        let [original, reply] = [original, reply].map(accepts);
+        assert_eq!(original, reply, "replies have the verdict of their connection");
+        original
     }
 
     /// The verdict of a chain; `None`: it returns.
-    fn chain(&self, name: &str, flow: &Flow) -> Option<bool> {
+    fn chain(&self, name: &str, packet: &Packet<'_>) -> Option<bool> {
         for rule in &self.table.chains[name].rules {
-            match self.rule(rule, flow) {
+            match self.rule(rule, packet) {
                 None => {}
                 Some(Verdict::Accept) => return Some(true),
                 Some(Verdict::Drop) => return Some(false),
                 Some(Verdict::Return) => return None,
                 Some(Verdict::Jump(to)) => {
-                    if let Some(verdict) = self.chain(&to, flow) {
+                    if let Some(verdict) = self.chain(&to, packet) {
                         return Some(verdict);
                     }
                 }
-                Some(Verdict::Goto(to)) => return self.chain(&to, flow),
+                Some(Verdict::Goto(to)) => return self.chain(&to, packet),
             }
         }
         None
     }
 
-    fn rule(&self, rule: &FilterRule, flow: &Flow) -> Option<Verdict> {
+    fn rule(&self, rule: &FilterRule, packet: &Packet<'_>) -> Option<Verdict> {
         let mut loaded: Vec<Value> = Vec::new();
         let mut may_append = false;
         for expression in &rule.expressions {
@@ -79,7 +102,7 @@ impl Tables {
                     if !may_append {
                         loaded.clear();
                     }
-                    loaded.push(value(*field, flow)?);
+                    loaded.push(value(*field, packet)?);
                     may_append = true;
                     continue;
                 }
@@ -127,8 +150,16 @@ impl Tables {
     }
 }
 
-/// A field of an established connection in its original direction.
-fn value(field: Field, flow: &Flow) -> Option<Value> {
+/// A packet of an established connection, in its original direction or not.
+struct Packet<'a> {
+    flow: &'a Flow,
+    interface: Option<&'a IfName>,
+    reply: bool,
+}
+
+/// A field of a packet.
+fn value(field: Field, packet: &Packet<'_>) -> Option<Value> {
+    let flow = packet.flow;
     let family = IpFamily::of(flow.source);
     let address = |of_field: IpFamily, address: IpAddr| (of_field == family).then(|| Value::from(address));
     match field {
@@ -137,6 +168,8 @@ fn value(field: Field, flow: &Flow) -> Option<Value> {
         Field::Source(of_field) | Field::CtOriginalSource(of_field) => address(of_field, flow.source),
         Field::Destination(of_field) | Field::CtReplySource(of_field) => address(of_field, flow.destination),
         Field::CtReplySourcePort => Some(flow.port.into()),
+        Field::IifName | Field::OifName => packet.interface.cloned().map(Value::Name),
+        Field::CtDirection => Some(u8::from(packet.reply).into()),
         Field::CtState => Some(Value::Number(2)),
         Field::CtStatus => Some(Value::Number(if flow.through_service { ct_status::DNAT } else { 0 })),
         other => panic!("{other} is not expected in a policy"),

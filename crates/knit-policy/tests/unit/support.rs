@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use knit_policy::{
-    Flow, LocalPod, NamedPort, PodKey, PolicyId, PolicyIndex, PolicyPod, Protocol, cluster_network_policy,
-    network_policy,
+    Flow, LocalPod, NamedPort, PodKey, PodNetworks, PolicyId, PolicyIndex, PolicyPod, Protocol,
+    cluster_network_policy, network_policy,
 };
 use serde_json::Value;
 
@@ -42,6 +42,7 @@ impl TestPod {
             labels: self.labels.iter().cloned().collect(),
             addresses: vec![self.v4(), self.v6()],
             ports: web.into_iter().collect(),
+            networks: PodNetworks::new(),
         }
     }
 }

@@ -54,7 +54,16 @@ fn pod(namespace: &str, name: &str, number: u8) -> (PodKey, PolicyPod) {
     let ports = vec![NamedPort { name: "http".to_owned(), protocol: Protocol::Tcp, port: 80 }];
     let six = format!("fd00::{number}").parse().expect("the address is valid");
     let addresses = vec![address(number), six];
-    (key, PolicyPod { uid: name.to_owned(), labels: labels("app", name), addresses, ports })
+    (
+        key,
+        PolicyPod {
+            uid: name.to_owned(),
+            labels: labels("app", name),
+            addresses,
+            ports,
+            ..PolicyPod::default()
+        },
+    )
 }
 
 fn labels(key: &str, value: &str) -> Labels {

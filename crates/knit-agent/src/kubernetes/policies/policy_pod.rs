@@ -115,6 +115,7 @@ impl From<RawPod> for WatchedPod {
             labels,
             addresses: addresses.collect(),
             ports: ports.filter_map(named).collect(),
+            ..PolicyPod::default()
         };
         Self {
             metadata: ObjectMeta { name, namespace, resource_version, ..ObjectMeta::default() },

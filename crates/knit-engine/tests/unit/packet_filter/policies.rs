@@ -37,7 +37,7 @@ fn pod(name: &str, app: &str, addresses: &[&str]) -> (PodKey, PolicyPod) {
         uid: format!("uid-{name}"),
         labels: Labels::from([("app".to_owned(), app.to_owned())]),
         addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
-        ports: Vec::new(),
+        ..PolicyPod::default()
     };
     (key, pod)
 }

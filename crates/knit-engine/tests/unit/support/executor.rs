@@ -54,8 +54,14 @@ pub fn restrict_filter(observed: &mut NetState, request: &ObserveRequest) {
         sets: &request.filter_sets,
         elements: &request.filter_elements,
     };
-    for scope in observed.scopes.values_mut() {
-        filter::restrict(&mut scope.filter, &requested);
+    for (scope, state) in &mut observed.scopes {
+        match scope {
+            Scope::Host => filter::restrict(&mut state.filter, &requested),
+            Scope::Sandbox(_) => {
+                state.filter.tables.retain(|key, _| request.sandbox_tables.contains(key));
+                state.filter.elements.retain(|key, _| request.sandbox_tables.contains(&key.table));
+            }
+        }
     }
 }
 
