@@ -3,6 +3,8 @@
 use std::borrow::Borrow;
 use std::collections::{BTreeSet, HashMap};
 use std::mem;
+use std::thread::sleep;
+use std::time::Duration;
 
 use knit_model::filter::FilterStep;
 use knit_model::link::Attrs;
@@ -14,9 +16,15 @@ use super::{DeleteMode, delete_group, links};
 use crate::error::{Error, Result};
 use crate::kernel::{LinkSelector, Session};
 use crate::kinds::{self, FieldSelection, LinkContext};
+use crate::netlink::constants::RTM_NEWROUTE;
 use crate::netlink::header::LinkHeader;
 use crate::netlink::{Header, Message};
 use crate::nft::{self, FilterError};
+
+/// How often a route is sent again whose gateway the kernel does not find yet.
+const GATEWAY_RETRIES: u32 = 4;
+/// The delay before the first time; it doubles.
+const GATEWAY_RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// The state of one pass.
 pub(super) struct Transaction<'a, 'r> {
@@ -91,6 +99,12 @@ impl Borrow<Message> for Op {
 impl Op {
     pub(super) fn new(step: usize, message: Message, tolerate: Tolerate) -> Self {
         Self { step, message, tolerate, divisible: false }
+    }
+
+    /// Whether it is a route that the kernel may accept a moment later. Linux 6.18 does not find an IPv6 gateway for about one
+    /// of a thousand new pods on a busy node, although the address with the gateway's subnet was added before.
+    fn may_be_early(&self, error: &Error) -> bool {
+        self.message.kind() == RTM_NEWROUTE && error.errno() == Some(Errno::EHOSTUNREACH)
     }
 
     fn may_fail_with(&self, error: &Error) -> bool {
@@ -264,6 +278,7 @@ impl<'a, 'r> Transaction<'a, 'r> {
 
     /// Sends messages, and resends those that the kernel skipped because of a tolerated error.
     fn send(&mut self, scope: &Scope, mut ops: Vec<Op>) -> Result<(), Failure> {
+        let mut retries = 0;
         while !ops.is_empty() {
             let socket = self.session.socket(scope).map_err(|error| Failure { step: ops[0].step, error })?;
             let Err(failed) = socket.batch(&ops) else {
@@ -272,7 +287,12 @@ impl<'a, 'r> Transaction<'a, 'r> {
             };
             let is_applied = |index: &usize| failed.applied.contains(index);
             self.touched.extend((0..ops.len()).filter(is_applied).map(|index| ops[index].step));
-            if !ops[failed.index].may_fail_with(&failed.error) {
+            let is_repeated = retries < GATEWAY_RETRIES && ops[failed.index].may_be_early(&failed.error);
+            if is_repeated {
+                sleep(GATEWAY_RETRY_DELAY * 2_u32.pow(retries));
+                retries += 1;
+            }
+            if !is_repeated && !ops[failed.index].may_fail_with(&failed.error) {
                 // Without an acknowledgement a message may have been applied.
                 let is_unacknowledged = !matches!(failed.error, Error::Rejected { .. });
                 let doubtful = ops.iter().filter(|op| is_unacknowledged || op.divisible);
@@ -281,7 +301,7 @@ impl<'a, 'r> Transaction<'a, 'r> {
             }
             let mut index = 0;
             ops.retain(|_| {
-                let is_over = index == failed.index || failed.applied.contains(&index);
+                let is_over = !is_repeated && index == failed.index || failed.applied.contains(&index);
                 index += 1;
                 !is_over
             });

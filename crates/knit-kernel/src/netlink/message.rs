@@ -37,6 +37,11 @@ impl Message {
         message
     }
 
+    /// The type.
+    pub(crate) fn kind(&self) -> u16 {
+        u16::from_ne_bytes([self.bytes[4], self.bytes[5]])
+    }
+
     /// Appends the fixed structure, which precedes the attributes (also at the start of a nested veth peer).
     pub fn header(&mut self, header: &impl Header) -> &mut Self {
         header.encode(&mut self.bytes);
