@@ -58,8 +58,8 @@ pub enum PolicyEvent {
     },
     /// Pods are no longer watched, because there is no policy and nothing is isolated.
     PodsForgotten,
-    /// Policies about additional networks are enforced on this node, from before the first call on.
-    OnInterfaces,
+    /// Whether policies about additional networks are enforced on this node: known before the first call.
+    OnInterfaces(bool),
     /// The addresses of all pods on additional networks, each with the pod's uid.
     PodNetworksListed(Vec<(PodKey, (String, PodNetworks))>),
     /// The addresses of a pod on additional networks changed.
@@ -82,8 +82,8 @@ pub(crate) struct PolicyState {
     has_namespaces: bool,
     has_pods: bool,
     has_pod_networks: bool,
-    /// Whether policies about additional networks are enforced.
-    on_interfaces: bool,
+    /// Whether policies about additional networks are enforced, once that is known.
+    on_interfaces: Option<bool>,
     /// Whether there are pods with app labels, once that is known.
     app_pods: Option<bool>,
     /// The chains of the pods of this node that have policies.
@@ -123,7 +123,7 @@ impl PolicyState {
 
     /// Whether the addresses of pods on additional networks have to be known.
     fn needs_networks(&self) -> bool {
-        self.on_interfaces && self.index.has_policies_on(true)
+        self.on_interfaces == Some(true) && self.index.has_policies_on(true)
     }
 
     /// Whether all pods of the cluster have to be known.
@@ -283,7 +283,10 @@ pub(crate) fn handle(state: &mut State, event: PolicyEvent) {
             index.forget_pods();
             policies.has_pods = false;
         }
-        PolicyEvent::OnInterfaces => policies.on_interfaces = true,
+        PolicyEvent::OnInterfaces(enforced) => {
+            policies.on_interfaces = Some(enforced);
+            return interfaces::on_setting(state);
+        }
         PolicyEvent::PodNetworksListed(all) => {
             index.set_all_pod_networks(all);
             policies.has_pod_networks = true;

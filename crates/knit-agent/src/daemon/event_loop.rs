@@ -168,9 +168,7 @@ fn open(options: &Options, faults: Option<Box<dyn FaultInjector + Send>>) -> Res
     }
     node.set_redirect(Arc::clone(&options.redirect));
     node.set_allowed_plugins(options.allowed_plugins.clone());
-    if options.policies_on_interfaces {
-        node.handle(Event::Policies(PolicyEvent::OnInterfaces))?;
-    }
+    node.handle(Event::Policies(PolicyEvent::OnInterfaces(options.policies_on_interfaces)))?;
     if let Some(faults) = faults {
         node.set_faults(faults);
     }

@@ -54,7 +54,7 @@ impl InterfaceNode {
             clean,
             _testbed: testbed,
         };
-        node.handle(Event::Policies(PolicyEvent::OnInterfaces));
+        node.handle(Event::Policies(PolicyEvent::OnInterfaces(true)));
         for name in PODS {
             let (labels, pid) = (labels(name), node.pods[name].pid());
             let agent = node.agent.as_mut().unwrap();
@@ -157,7 +157,7 @@ impl InterfaceNode {
         self.agent = None;
         let folder = self.folder.path();
         self.agent = Some(self.host.run(|| reopen(folder)));
-        self.handle(Event::Policies(PolicyEvent::OnInterfaces));
+        self.handle(Event::Policies(PolicyEvent::OnInterfaces(true)));
         self.handle(Event::Resync);
     }
 

@@ -16,19 +16,19 @@ use crate::state::{ObjectKey, State};
 
 /// Adds the table of a pod to its desired state. It is in place before the interfaces are up.
 pub(crate) fn add(state: &mut State, id: &SandboxId, resolved: &mut Resolved) {
-    if !state.policies.on_interfaces {
-        return;
-    }
     let had = state.units.get(&Unit::Sandbox(id.clone()));
     let had_policies = had.map(|had| had.policy_interfaces.clone()).unwrap_or_default();
     let interfaces = selectable(&resolved.unit_state.interfaces);
-    let policies = if state.policies.has_synced_on_interfaces() {
-        let Some(sandbox) = state.sandboxes.get(id) else { return };
+    let is_synced = state.policies.has_synced_on_interfaces();
+    let policies = if interfaces.is_empty() || state.policies.on_interfaces == Some(false) {
+        None
+    } else if let Some(sandbox) = state.sandboxes.get(id).filter(|_| is_synced) {
         compile_one(&mut state.policies.index, sandbox, &interfaces)
     } else {
         let known: BTreeSet<&IfName> =
             had.into_iter().flat_map(|had| &had.interfaces).map(|(_, interface)| &interface.name).collect();
-        if interfaces.iter().all(|(name, _)| known.contains(name)) {
+        let is_unchanged = interfaces.iter().all(|(name, _)| known.contains(name));
+        if is_unchanged || state.policies.on_interfaces.is_none() {
             // The table stays as it is.
             resolved.unit_state.policy_interfaces = had_policies;
             return;
@@ -62,7 +62,7 @@ fn add_table(policies: &InterfacePolicies, id: &SandboxId, resolved: &mut Resolv
 /// Nothing is enforced in the guest of a virtual machine.
 pub(crate) fn warn_of_virtual_machine(state: &mut State, sandbox: &Sandbox, resolved: &mut Resolved) {
     let interfaces = selectable(&resolved.unit_state.interfaces);
-    if !state.policies.on_interfaces || !state.policies.has_synced_on_interfaces() {
+    if !is_enforced(state) {
         return;
     }
     let Some(policies) = compile_one(&mut state.policies.index, sandbox, &interfaces) else { return };
@@ -84,7 +84,7 @@ pub(super) fn compile(state: &mut State) {
 
 /// Pods changed: queues the pods whose tables change.
 pub(super) fn update(state: &mut State) {
-    if !state.policies.on_interfaces || !state.policies.has_synced_on_interfaces() {
+    if !is_enforced(state) {
         return;
     }
     let mut changed = Vec::new();
@@ -101,6 +101,22 @@ pub(super) fn update(state: &mut State) {
         }
     }
     state.dirty.extend(changed);
+}
+
+/// The setting is known: tables from before are removed if policies are not enforced any more.
+pub(super) fn on_setting(state: &mut State) {
+    if state.policies.on_interfaces == Some(false) {
+        let with_table =
+            state.units.iter().filter(|(_, unit_state)| !unit_state.policy_interfaces.is_empty());
+        let with_table: Vec<Unit> = with_table.map(|(unit, _)| unit.clone()).collect();
+        state.dirty.extend(with_table);
+    }
+    update(state);
+}
+
+/// Whether policies about additional networks are enforced and known.
+fn is_enforced(state: &State) -> bool {
+    state.policies.on_interfaces == Some(true) && state.policies.has_synced_on_interfaces()
 }
 
 fn compile_one(

@@ -27,6 +27,7 @@ mod packet_filter;
 mod pod_sockets;
 mod pod_startup;
 mod pod_tunnels;
+mod policies_on_interfaces;
 mod pools_by_namespace;
 mod pools_in_use;
 mod quota_claims;
