@@ -1,6 +1,6 @@
 //! Bridges: requested by a Bridge object, or by an interface that names one as its master.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use knit_ipam::Pool;
@@ -19,12 +19,15 @@ use crate::cluster::{self, ClusterNetwork};
 use crate::event::Unit;
 use crate::packet_filter;
 use crate::state::{BridgeKey, ObjectKey, State};
+use crate::tenant_ranges;
 
 /// A request of one object for a bridge.
 struct BridgeRequest<'a> {
     object: &'a ObjectKey,
     origin: &'a Provenance,
     ranges: Vec<IpNet>,
+    /// The object of the network that its ranges are of.
+    network: Option<(&'a ObjectKey, &'a Provenance)>,
     /// Whether it needs VLAN filtering.
     needs_vlan_filter: bool,
     /// The spec of a `Bridge` object; interfaces do not configure their bridge.
@@ -218,6 +221,7 @@ fn requests<'a>(state: &'a State, key: &BridgeKey) -> Vec<BridgeRequest<'a>> {
                         object,
                         origin,
                         ranges,
+                        network: None,
                         needs_vlan_filter,
                         bridge_spec: Some(spec),
                     });
@@ -227,10 +231,12 @@ fn requests<'a>(state: &'a State, key: &BridgeKey) -> Vec<BridgeRequest<'a>> {
                         && is_port(spec, key)
                         && has_pod(state, &object.namespace, spec) =>
                 {
+                    let network = spec.network.as_ref();
                     requests.push(BridgeRequest {
                         object,
                         origin,
                         ranges: ranges(state, &key.namespace, spec),
+                        network: network.and_then(|name| state.network_object(&key.namespace, name)),
                         needs_vlan_filter: spec.port.as_ref().is_some_and(BridgePortIntent::needs_filter),
                         bridge_spec: None,
                     });
@@ -250,6 +256,7 @@ fn requests<'a>(state: &'a State, key: &BridgeKey) -> Vec<BridgeRequest<'a>> {
         object: &attachment.object,
         origin: &attachment.origin,
         ranges: attachment::bridge_ranges(state, attachment),
+        network: state.network_object(&attachment.tenant, &attachment.network),
         needs_vlan_filter: attachment::needs_vlan_filter(attachment),
         bridge_spec: None,
     }));
@@ -288,19 +295,24 @@ fn add_ranges(
 ) -> Vec<IpNet> {
     let mut addresses: Vec<IpNet> = Vec::new();
     let mut seen: BTreeSet<IpNet> = BTreeSet::new();
+    let mut checks = BTreeMap::new();
     for (request, range) in
         requests.iter().flat_map(|request| request.ranges.iter().map(move |range| (request, *range)))
     {
-        if !seen.insert(range) {
+        let check = checks.entry(range).or_insert_with(|| check_range(state, key, range));
+        if let Err((reason, why)) = check {
+            // Every object that requests it, and its network: none of them has a gateway.
+            for (object, origin) in [(request.object, request.origin)].into_iter().chain(request.network) {
+                resolved.problem(
+                    object,
+                    origin.field.clone(),
+                    *reason,
+                    format!("bridge {}: {why}", key.name),
+                );
+            }
             continue;
         }
-        if let Some(sentence) = forbidden(state, key, range) {
-            resolved.problem(
-                request.object,
-                request.origin.field.clone(),
-                Reason::RangeOverlap,
-                format!("bridge {}: {sentence}", key.name),
-            );
+        if !seen.insert(range) {
             continue;
         }
         if let Some(other) = seen.iter().find(|other| **other != range && knit_ipam::overlaps(**other, range))
@@ -340,12 +352,22 @@ fn add_address(name: &IfName, address: IpNet, origin: &Provenance, resolved: &mu
     scope.rules.insert(rule);
 }
 
-/// Why a bridge must not have an address of this range. An address on a host link is local to the node, and its route may be
-/// more specific than those to other nodes: a tenant's range must not attract traffic of others.
-fn forbidden(state: &State, key: &BridgeKey, range: IpNet) -> Option<String> {
-    if state.cluster().is_none_or(|cluster| cluster.bridge_key() != *key) {
-        return overlap_with_others(state, range);
+/// Whether a bridge may have an address of this range. An address on a host link is local to the node, and its route may be
+/// more specific than those to other nodes: a tenant's range must not attract traffic of others, so it must be open to tenants and
+/// not in use.
+fn check_range(state: &State, key: &BridgeKey, range: IpNet) -> Result<(), (Reason, String)> {
+    if state.cluster().is_some_and(|cluster| cluster.bridge_key() == *key) {
+        let overlap = overlap_of_cluster(state, key, range);
+        return overlap.map_or(Ok(()), |why| Err((Reason::RangeOverlap, why)));
     }
+    if let Some(why) = overlap_with_others(state, range) {
+        return Err((Reason::RangeOverlap, why));
+    }
+    tenant_ranges::closed_message(state, range).map_or(Ok(()), |why| Err((Reason::RangeNotOpen, why)))
+}
+
+/// The overlap of a range of the cluster network with one that it may not use.
+fn overlap_of_cluster(state: &State, key: &BridgeKey, range: IpNet) -> Option<String> {
     let mut others = knit_ipam::overlap::reserved_ranges();
     // The cluster network may take over the ranges of another one, and keeps what it has: pods use it.
     let bridge =
@@ -385,7 +407,7 @@ fn overlap_with_cluster(cluster: ClusterNetwork<'_>, range: IpNet) -> Option<Str
     knit_ipam::overlap_message(range, &own).or_else(with_peers)
 }
 
-/// Bridges with an address in these ranges, and those that were denied a range.
+/// Bridges with an address in these ranges, those that were denied a range, and those with a change in flight.
 pub(crate) fn bridges_with_ranges(state: &State, ranges: &[IpNet]) -> Vec<Unit> {
     let is_bridge = |unit: &&Unit| matches!(unit, Unit::Bridge(_));
     let has_address = |unit: &Unit| {
@@ -393,11 +415,14 @@ pub(crate) fn bridges_with_ranges(state: &State, ranges: &[IpNet]) -> Vec<Unit> 
         let mut addresses = bridge.into_iter().flat_map(|bridge| &bridge.addresses);
         addresses.any(|address| ranges.iter().any(|range| knit_ipam::overlaps(*address, *range)))
     };
-    let is_overlap = |(_, problem): &(ObjectKey, Problem)| problem.reason == Reason::RangeOverlap;
-    let was_denied = |unit: &Unit| state.problems.get(unit).is_some_and(|all| all.iter().any(is_overlap));
+    let is_denial = |(_, problem): &(ObjectKey, Problem)| {
+        matches!(problem.reason, Reason::RangeOverlap | Reason::RangeNotOpen)
+    };
+    let was_denied = |unit: &Unit| state.problems.get(unit).is_some_and(|all| all.iter().any(is_denial));
     let known = state.units.keys().take_while(is_bridge).filter(|unit| has_address(unit));
     let failed = state.problems.keys().take_while(is_bridge).filter(|unit| was_denied(unit));
-    known.chain(failed).cloned().collect()
+    let in_flight = state.in_flight.keys().take_while(is_bridge);
+    known.chain(failed).chain(in_flight).cloned().collect()
 }
 
 /// Another bridge of this node that has, or is about to get, an address in the same range, and whether it is in the
