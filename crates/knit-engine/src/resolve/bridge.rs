@@ -26,8 +26,8 @@ struct BridgeRequest<'a> {
     object: &'a ObjectKey,
     origin: &'a Provenance,
     ranges: Vec<IpNet>,
-    /// The object of the network that its ranges are of.
-    network: Option<(&'a ObjectKey, &'a Provenance)>,
+    /// The network that its ranges are of.
+    network: Option<&'a str>,
     /// Whether it needs VLAN filtering.
     needs_vlan_filter: bool,
     /// The spec of a `Bridge` object; interfaces do not configure their bridge.
@@ -231,12 +231,11 @@ fn requests<'a>(state: &'a State, key: &BridgeKey) -> Vec<BridgeRequest<'a>> {
                         && is_port(spec, key)
                         && has_pod(state, &object.namespace, spec) =>
                 {
-                    let network = spec.network.as_ref();
                     requests.push(BridgeRequest {
                         object,
                         origin,
                         ranges: ranges(state, &key.namespace, spec),
-                        network: network.and_then(|name| state.network_object(&key.namespace, name)),
+                        network: spec.network.as_deref(),
                         needs_vlan_filter: spec.port.as_ref().is_some_and(BridgePortIntent::needs_filter),
                         bridge_spec: None,
                     });
@@ -256,7 +255,7 @@ fn requests<'a>(state: &'a State, key: &BridgeKey) -> Vec<BridgeRequest<'a>> {
         object: &attachment.object,
         origin: &attachment.origin,
         ranges: attachment::bridge_ranges(state, attachment),
-        network: state.network_object(&attachment.tenant, &attachment.network),
+        network: Some(&attachment.network),
         needs_vlan_filter: attachment::needs_vlan_filter(attachment),
         bridge_spec: None,
     }));
@@ -302,7 +301,8 @@ fn add_ranges(
         let check = checks.entry(range).or_insert_with(|| check_range(state, key, range));
         if let Err((reason, why)) = check {
             // Every object that requests it, and its network: none of them has a gateway.
-            for (object, origin) in [(request.object, request.origin)].into_iter().chain(request.network) {
+            let network = request.network.and_then(|name| state.network_object(&key.namespace, name));
+            for (object, origin) in [(request.object, request.origin)].into_iter().chain(network) {
                 resolved.problem(
                     object,
                     origin.field.clone(),
