@@ -78,6 +78,7 @@ impl CniError {
             Some(
                 Reason::InvalidValue
                 | Reason::RangeOverlap
+                | Reason::RangeNotOpen
                 | Reason::NotFound
                 | Reason::NotAllowed
                 | Reason::Unsupported,

@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
+use ipnet::IpNet;
 use knit_agent::config::{Config, DataPath, Encryption, LogFormat, Profile, Transport};
 use knit_agent::run::{self, Source};
 
@@ -80,7 +82,7 @@ pub struct Flags {
     node_name: Option<String>,
     /// Address ranges of the cluster network [default: 10.75.0.0/16,fd75:6b6e:6974::/64]
     #[arg(long, env = "KNIT_CLUSTER_RANGES", value_name = "PREFIX", value_delimiter = ',')]
-    cluster_ranges: Option<Vec<ipnet::IpNet>>,
+    cluster_ranges: Option<Vec<IpNet>>,
     /// Bridge of the cluster network [default: knit0]
     #[arg(long, env = "KNIT_CLUSTER_BRIDGE", value_name = "NAME")]
     cluster_bridge: Option<String>,
@@ -89,7 +91,7 @@ pub struct Flags {
     cluster_masquerade: Option<bool>,
     /// Destination ranges that are excluded from masquerading
     #[arg(long, env = "KNIT_CLUSTER_NO_MASQUERADE_RANGES", value_name = "PREFIX", value_delimiter = ',')]
-    cluster_no_masquerade_ranges: Option<Vec<ipnet::IpNet>>,
+    cluster_no_masquerade_ranges: Option<Vec<IpNet>>,
     /// MTU of the interfaces of the cluster network [default: 1500, or what the paths to other nodes allow]
     #[arg(long, env = "KNIT_CLUSTER_MTU", value_name = "BYTES")]
     cluster_mtu: Option<u32>,
@@ -138,6 +140,11 @@ pub struct Flags {
     /// Types of CNI plugins that NetworkAttachmentDefinitions may run [default: none]
     #[arg(long, env = "KNIT_NETWORK_ATTACHMENTS_PLUGINS", value_name = "TYPE", value_delimiter = ',')]
     network_attachments_plugins: Option<Vec<String>>,
+    /// Ranges in which networks of tenants may have an address on the node, such as the gateway of a bridge, unless ClusterRanges
+    /// lists others; empty opens none [default: 192.168.96.0/19,fd74:6b6e:6974::/48 with `--profile beside` or `primary`,
+    /// otherwise every range]
+    #[arg(long, env = "KNIT_TENANT_RANGES", value_name = "PREFIX,...")]
+    tenant_ranges: Option<RangeList>,
     /// Number of worker threads that apply changes to the kernel [default: 4]
     #[arg(long, env = "KNIT_WORKERS", value_name = "NUMBER")]
     workers: Option<usize>,
@@ -147,6 +154,20 @@ pub struct Flags {
     /// Interval of the search for deleted sandboxes, in seconds [default: 5]
     #[arg(long, env = "KNIT_SANDBOX_CHECK_SECONDS", value_name = "SECONDS")]
     sandbox_check_seconds: Option<u64>,
+}
+
+/// Ranges, separated by commas. There may be none.
+#[derive(Clone, Debug)]
+struct RangeList(Vec<IpNet>);
+
+impl FromStr for RangeList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let ranges = text.split(',').map(str::trim).filter(|range| !range.is_empty());
+        let parsed = ranges.map(|range| range.parse().map_err(|why| format!("`{range}`: {why}")));
+        parsed.collect::<Result<_, _>>().map(Self)
+    }
 }
 
 /// The profile of the agent.
@@ -299,6 +320,9 @@ impl Flags {
             // An empty environment variable is one empty element.
             let types = plugins.iter().filter(|plugin| !plugin.is_empty());
             config.network_attachments.plugins = types.cloned().collect();
+        }
+        if let Some(RangeList(ranges)) = &self.tenant_ranges {
+            config.tenant_ranges = Some(ranges.clone());
         }
         set(&mut config.workers, &self.workers);
         set(&mut config.resync_seconds, &self.resync_seconds);

@@ -7,6 +7,7 @@ mod evaluate;
 mod nodes;
 mod primary;
 mod ranges;
+mod tenant_ranges;
 mod text;
 
 use std::process::ExitCode;

@@ -15,7 +15,9 @@ use std::time::Duration;
 
 pub use attachments::AttachmentsConfig;
 pub use cluster::{ClusterNetworkConfig, DataPath, Encryption, Transport, VxlanConfig, WireGuardConfig};
+use ipnet::IpNet;
 use knit_engine::plugin_chain::PluginChain;
+use knit_engine::tenant_ranges;
 use knit_kernel::redirect::Redirect;
 pub use recording::RecentRecordingConfig;
 use serde::{Deserialize, Serialize};
@@ -78,6 +80,11 @@ pub struct Config {
     pub network_attachments: AttachmentsConfig,
     /// The default network of all pods. Changes take effect at once while no pod uses it.
     pub cluster_network: ClusterNetworkConfig,
+    /// Ranges in which networks of tenants may have an address on the node, such as the gateway of a bridge, unless ClusterRanges lists
+    /// others. Default: 192.168.96.0/19 and fd74:6b6e:6974::/48 with the profiles `beside` and `primary`; every range with `standalone`,
+    /// where all objects are root's. Takes effect at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant_ranges: Option<Vec<IpNet>>,
     /// Number of threads that change the kernel besides the main one, 1 to 64. Needs a restart.
     pub workers: usize,
     /// Interval in seconds of a full comparison with the kernel; drift is repaired. Needs a restart.
@@ -134,6 +141,7 @@ impl Default for Config {
             cni_networks: BTreeMap::new(),
             network_attachments: AttachmentsConfig::default(),
             cluster_network: ClusterNetworkConfig::default(),
+            tenant_ranges: None,
             workers: 4,
             resync_seconds: 60,
             sandbox_check_seconds: 5,
@@ -183,9 +191,10 @@ impl Config {
         serde_saphyr::from_str(text).map_err(|why| why.to_string())
     }
 
-    /// The configuration as YAML.
+    /// The effective configuration as YAML.
     pub fn to_yaml(&self) -> Result<String> {
-        serde_saphyr::to_string(self).map_err(|why| Error::Config {
+        let effective = Self { tenant_ranges: Some(self.tenant_ranges()), ..self.clone() };
+        serde_saphyr::to_string(&effective).map_err(|why| Error::Config {
             path: "the effective configuration".to_owned(),
             why: why.to_string(),
         })
@@ -222,6 +231,10 @@ impl Config {
             network.check(name)?;
         }
         self.network_attachments.check()?;
+        let mut ranges = self.tenant_ranges.iter().flatten();
+        if let Some(range) = ranges.find(|range| **range != range.trunc()) {
+            return Err(format!("tenantRanges: {range} has host bits set: the network is {}", range.trunc()));
+        }
         self.profile.check_built_in(cfg!(feature = "kubernetes"))?;
         if self.profile.is_in_cluster() {
             if self.node_name.is_empty() {
@@ -234,6 +247,15 @@ impl Config {
             }
         }
         self.cluster_network_object().map(|_| ())
+    }
+
+    /// The ranges in which networks of tenants may have an address on the node.
+    pub fn tenant_ranges(&self) -> Vec<IpNet> {
+        match &self.tenant_ranges {
+            Some(ranges) => ranges.clone(),
+            None if self.profile.is_in_cluster() => tenant_ranges::default_ranges().to_vec(),
+            None => tenant_ranges::all_addresses().to_vec(),
+        }
     }
 
     /// The cluster network, if it is enabled.
@@ -321,6 +343,7 @@ impl Config {
             sandbox_check_interval: Duration::from_secs(self.sandbox_check_seconds),
             resync_interval: Duration::from_secs(self.resync_seconds),
             cluster,
+            tenant_ranges: self.tenant_ranges(),
             chains: self.chains()?,
             allowed_plugins: self.network_attachments.plugins(),
             policies_on_interfaces: self.enforces_policies_on_interfaces(),
@@ -334,7 +357,11 @@ impl Config {
 
     /// Keys that differ and take effect only after a restart.
     pub fn needs_restart(&self, other: &Self) -> Vec<String> {
-        let mut now = Self { log_level: other.log_level.clone(), ..self.clone() };
+        let mut now = Self {
+            log_level: other.log_level.clone(),
+            tenant_ranges: other.tenant_ranges.clone(),
+            ..self.clone()
+        };
         if self.profile != Profile::Primary {
             let data_path = self.cluster_network.data_path;
             now.cluster_network = ClusterNetworkConfig { data_path, ..other.cluster_network.clone() };
@@ -360,8 +387,32 @@ mod tests {
 
     #[test]
     fn the_printed_configuration_can_be_read_back() {
-        let printed = Config::default().to_yaml().unwrap();
-        assert_eq!(Config::parse(&printed).unwrap(), Config::default());
+        for profile in [Profile::Standalone, Profile::Beside, Profile::Primary] {
+            let config = Config { profile, ..Config::default() };
+            let printed = config.to_yaml().unwrap();
+            let tenant_ranges = Some(config.tenant_ranges());
+            assert_eq!(Config::parse(&printed).unwrap(), Config { tenant_ranges, ..config });
+        }
+    }
+
+    #[test]
+    fn few_ranges_are_open_to_tenants_of_a_cluster_unless_others_are_configured() {
+        let opened = |profile, text: &str| {
+            let config = Config { profile, node_name: "a".to_owned(), ..Config::parse(text).unwrap() };
+            config.check()?;
+            let options = config.options(None).unwrap();
+            Ok::<_, String>(options.tenant_ranges.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        for profile in [Profile::Beside, Profile::Primary] {
+            let default = opened(profile, "").unwrap();
+            assert_eq!(default, ["192.168.96.0/19", "fd74:6b6e:6974::/48"]);
+        }
+        assert_eq!(opened(Profile::Standalone, "").unwrap(), ["0.0.0.0/0", "::/0"]);
+        assert_eq!(opened(Profile::Beside, "tenantRanges: []").unwrap(), [""; 0]);
+        assert_eq!(opened(Profile::Beside, "tenantRanges: [10.0.0.0/8]").unwrap(), ["10.0.0.0/8"]);
+        assert_eq!(opened(Profile::Standalone, "tenantRanges: [10.0.0.0/8]").unwrap(), ["10.0.0.0/8"]);
+        let error = opened(Profile::Beside, "tenantRanges: [10.0.0.1/8]").unwrap_err();
+        assert_eq!(error, "tenantRanges: 10.0.0.1/8 has host bits set: the network is 10.0.0.0/8");
     }
 
     #[test]

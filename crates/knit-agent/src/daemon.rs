@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use knit_crds::attachments::AllowedPlugins;
 use knit_engine::extension::InvocationResult;
 use knit_engine::plugin_chain::PluginChain;
@@ -67,6 +68,8 @@ pub struct Options {
     pub cluster: Option<ClusterNetworkObject>,
     /// Whether the cluster network is determined later from the API server. Until then the recorded one stays.
     pub cluster_network_from_api: bool,
+    /// Ranges in which networks of tenants may have an address on the node.
+    pub tenant_ranges: Vec<IpNet>,
     /// Networks implemented by chains of CNI plugins, by name.
     pub chains: BTreeMap<String, PluginChain>,
     /// CNI plugins that annotations of pods may run.
@@ -114,6 +117,8 @@ enum Message {
     SocketsOffered { incarnation: u64, offered: Vec<ListenerResult> },
     /// The cluster network has changed.
     SetClusterNetwork(Option<ClusterNetworkObject>, oneshot::Sender<Result<(), String>>),
+    /// The configured ranges of tenants have changed.
+    SetTenantRanges(Vec<IpNet>, oneshot::Sender<Result<(), String>>),
     /// Stop once all callers are answered.
     Stop,
 }
@@ -310,8 +315,20 @@ impl Handle {
 
     /// Changes the cluster network.
     pub async fn set_cluster_network(&self, cluster: Option<ClusterNetworkObject>) -> Result<(), String> {
+        self.configure(|answer| Message::SetClusterNetwork(cluster, answer)).await
+    }
+
+    /// Changes the ranges in which networks of tenants may have an address on the node.
+    pub async fn set_tenant_ranges(&self, ranges: Vec<IpNet>) -> Result<(), String> {
+        self.configure(|answer| Message::SetTenantRanges(ranges, answer)).await
+    }
+
+    async fn configure(
+        &self,
+        message: impl FnOnce(oneshot::Sender<Result<(), String>>) -> Message,
+    ) -> Result<(), String> {
         let (answer, answered) = oneshot::channel();
-        let sent = self.sender.send(Message::SetClusterNetwork(cluster, answer));
+        let sent = self.sender.send(message(answer));
         sent.map_err(|_| "the agent is stopping".to_owned())?;
         answered.await.unwrap_or_else(|_| Err("the agent is stopping".to_owned()))
     }

@@ -63,6 +63,7 @@ mod secrets;
 mod service_ranges;
 mod state_follower;
 mod status_writer;
+mod tenant_ranges;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -172,6 +173,7 @@ pub async fn start_with(config: &Config, handle: &Handle, sandboxes: SandboxSour
     }
     tokio::spawn(policies::run(context.clone(), config.policy_enforcement()));
     tokio::spawn(service_ranges::run(context.clone()));
+    tokio::spawn(tenant_ranges::run(context.clone()));
     tokio::spawn(overlay::run(context.clone(), config.profile, config.cluster_network.clone()));
     let nri = config.nri_socket();
     tokio::spawn(async move {

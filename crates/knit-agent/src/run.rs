@@ -189,6 +189,10 @@ async fn reload(
         }
         held.cluster_network = new.cluster_network.clone();
     }
+    held.tenant_ranges.clone_from(&new.tenant_ranges);
+    if held.tenant_ranges() != old.tenant_ranges() {
+        handle.set_tenant_ranges(held.tenant_ranges()).await?;
+    }
     if level.modify(|filter| *filter = level_of(&new)).is_err() {
         return Err("logLevel: cannot change the log level".to_owned());
     }

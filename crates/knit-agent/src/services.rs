@@ -226,6 +226,7 @@ fn rejection(problem: &Problem, call: &CallId, object: &str) -> RpcError {
         Why::InvalidValue => Reason::InvalidValue,
         Why::Conflict => Reason::Conflict,
         Why::RangeOverlap => Reason::RangeOverlap,
+        Why::RangeNotOpen => Reason::RangeNotOpen,
         Why::AddressesExhausted => Reason::AddressesExhausted,
         Why::NotFound => Reason::NotFound,
         Why::NotAllowed => Reason::NotAllowed,

@@ -121,7 +121,9 @@ pub enum Event {
     },
     /// The complete set of ranges that Services get addresses from.
     ServiceRanges(Vec<IpNet>),
-    /// Addresses or routes of the host changed.
+    /// The complete set of ranges that the cluster opens to tenants; `None`: those of the settings are open.
+    TenantRanges(Option<Vec<IpNet>>),
+    /// Addresses or routes of the host, or the configured ranges of tenants, changed.
     SettingsChanged(Settings),
     /// The endpoints of overlay tunnels on this node.
     TunnelEndpoints(TunnelConfig),
@@ -504,6 +506,8 @@ pub enum Record {
     },
     /// The ranges of Services.
     ServiceRanges(Vec<IpNet>),
+    /// The ranges that the cluster opens to tenants, if it has a list of them.
+    TenantRanges(Option<Vec<IpNet>>),
     /// The addresses that overlay tunnels run over.
     Underlay(Underlay),
     /// The active node of each egress gateway, by the gateway's name.

@@ -38,6 +38,7 @@ pub mod sockets;
 pub mod state;
 mod status;
 mod step;
+pub mod tenant_ranges;
 pub mod unit_state;
 pub mod unused_objects;
 

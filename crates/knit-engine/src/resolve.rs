@@ -5,6 +5,7 @@ mod attachment;
 mod bandwidth;
 mod bridge;
 mod bridge_ports;
+mod bridge_ranges;
 mod host_devices;
 mod interface;
 mod keys;
@@ -29,11 +30,9 @@ use knit_model::provenance::Provenance;
 use knit_model::quota::ResourceCounts;
 use knit_model::{IfName, Mac, Sandbox, Scope};
 
-pub(crate) use bridge::{
-    bridge, bridges_with_ranges, is_draining, is_needed, macs_of as bridge_macs, name_of as bridge_name,
-    overlap_with_others,
-};
+pub(crate) use bridge::{bridge, is_draining, is_needed, macs_of as bridge_macs, name_of as bridge_name};
 pub(crate) use bridge_ports::{can_disable_vlan_filter, needs_vlan_filter};
+pub(crate) use bridge_ranges::{bridges_with_ranges, overlap_with_others};
 pub(crate) use interface::{bridges_of, sandbox};
 pub(crate) use keys::fill as fill_keys;
 pub(crate) use lower_links::settle;

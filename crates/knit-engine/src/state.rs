@@ -9,7 +9,7 @@ use knit_ipam::{AttachmentId, Lease, LeaseKey, Leases, Time};
 use knit_model::intent::{Intent, IntentSpec, NetworkIntent, UplinkIntent};
 use knit_model::link::{HostDevice, LinkKind};
 use knit_model::problem::Problem;
-use knit_model::provenance::{Dialect, ObjectRef};
+use knit_model::provenance::{Dialect, ObjectRef, Provenance};
 use knit_model::quota::ResourceCounts;
 use knit_model::{IfName, Sandbox, SandboxId, Scope};
 use serde::{Deserialize, Serialize};
@@ -115,6 +115,10 @@ pub struct Settings {
     /// Destinations of the host's own routes, which no tenant network may overlap.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routed: Vec<IpNet>,
+    /// Ranges in which networks of tenants may have an address on the node, unless [`State::tenant_ranges`] has others. Without any, none
+    /// has one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tenant_ranges: Vec<IpNet>,
     /// Whether packets between ports of a bridge cannot pass the packet filter (`br_netfilter` is not loaded).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lacks_bridge_filter: bool,
@@ -167,6 +171,10 @@ pub struct State {
     /// The ranges of Services. Persistent: a restart without an API server must not open them to tenants.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub service_ranges: Vec<IpNet>,
+    /// The ranges that the cluster opens to tenants; `None`: those of the settings. Persistent: a restart without an API server must
+    /// neither open nor close any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant_ranges: Option<Vec<IpNet>>,
     /// All nodes of the cluster, from the API server.
     #[serde(default, skip_serializing_if = "is_default")]
     pub nodes: Nodes,
@@ -306,6 +314,7 @@ impl State {
                 self.peers.extend(applied.iter().map(|peer| (peer.name.clone(), peer.clone())));
             }
             Record::ServiceRanges(ranges) => self.service_ranges.clone_from(ranges),
+            Record::TenantRanges(ranges) => self.tenant_ranges.clone_from(ranges),
             Record::Underlay(underlay) => self.underlay = Some(underlay.clone()),
             Record::ActiveGateways(active) => self.egress.active.clone_from(active),
             Record::RemotePods { namespace, removed, added } => {
@@ -334,6 +343,7 @@ impl State {
             peers: self.peers.clone(),
             underlay: self.underlay.clone(),
             service_ranges: self.service_ranges.clone(),
+            tenant_ranges: self.tenant_ranges.clone(),
             started: self.started.clone(),
             counter: self.counter,
             // The others are not: unused objects alone may take megabytes.
@@ -491,6 +501,17 @@ impl State {
                 },
             );
         networks.next()
+    }
+
+    /// The object of a network by its name.
+    pub(crate) fn network_object(&self, namespace: &str, name: &str) -> Option<(&ObjectKey, &Provenance)> {
+        let mut objects = self.objects.of_namespace(namespace);
+        objects.find_map(|(key, object)| {
+            let is_it =
+                |spec: &IntentSpec| matches!(spec, IntentSpec::Network(network) if network.name == name);
+            let intent = object.intents.iter().find(|intent| is_it(&intent.spec))?;
+            Some((key, &intent.origin))
+        })
     }
 
     /// Whether a network exists on all nodes, because its object came from an API server.

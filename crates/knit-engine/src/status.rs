@@ -106,6 +106,7 @@ impl State {
             applied.problems.extend(self.rejections_in(stored, sandbox));
             // The annotation has no other status that could show them.
             applied.warnings.extend(stored.warnings.iter().cloned());
+            applied.warnings.extend(self.bridge_problems(&stored.key()));
         }
         let is_whole = applied.interfaces.len() + applied.items.len() == entry_count(stored);
         applied.ready &=
@@ -129,6 +130,13 @@ impl State {
         let objects = keys.into_iter().filter_map(|key| self.objects.get_key_value(key));
         let states = objects.map(|(key, stored)| self.on_node(key, stored));
         states.filter(|one| one.ready || !one.problems.is_empty() || !one.warnings.is_empty()).collect()
+    }
+
+    /// Messages about the bridges that an object requests.
+    fn bridge_problems(&self, key: &ObjectKey) -> Vec<String> {
+        let of_bridges = self.problems.iter().filter(|(unit, _)| matches!(unit, Unit::Bridge(_)));
+        let problems = problems_for(key, of_bridges.flat_map(|(_, problems)| problems));
+        problems.into_iter().map(|problem| problem.message).collect()
     }
 
     /// Host items of an object, such as routes to other nodes.

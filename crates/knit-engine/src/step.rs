@@ -53,6 +53,7 @@ use crate::pools;
 use crate::resolve::{self, Resolved};
 use crate::sockets;
 use crate::state::{BridgeKey, NewLease, ObjectKey, OriginalValueKey, State, UnitState};
+use crate::tenant_ranges;
 use crate::unused_objects;
 
 /// A change in flight.
@@ -143,11 +144,16 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
         Event::SettingsChanged(settings) => {
             let of_nodes = settings.forbidden.iter().map(|(_, range)| *range);
             let ranges: Vec<IpNet> = of_nodes.chain(settings.routed.iter().copied()).collect();
+            let opens_others = settings.tenant_ranges != state.settings.tenant_ranges;
             state.settings = settings;
             let affected = resolve::bridges_with_ranges(state, &ranges);
             state.dirty.extend(affected);
             packet_filter::on_reserved_ranges(state, &ranges);
+            if opens_others {
+                tenant_ranges::requeue(state);
+            }
         }
+        Event::TenantRanges(ranges) => tenant_ranges::handle(state, ranges, &mut effects),
         Event::TunnelEndpoints(config) => overlay::on_tunnel_endpoints(state, config, &mut effects),
         Event::Namespaces(event) => namespaces::handle(state, event, &mut effects),
         Event::Policies(event) => policies::handle(state, event),

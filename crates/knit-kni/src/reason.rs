@@ -47,6 +47,8 @@ reasons! {
     Conflict => FailedPrecondition, false;
     /// An address range overlaps one that is in use.
     RangeOverlap => FailedPrecondition, false;
+    /// An address range is not within those that an admin opened to tenants.
+    RangeNotOpen => FailedPrecondition, false;
     /// No free address is left.
     AddressesExhausted => ResourceExhausted, true;
     /// A referenced object does not exist.

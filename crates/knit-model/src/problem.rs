@@ -50,6 +50,8 @@ pub enum Reason {
     Conflict,
     /// An address range overlaps another one in use.
     RangeOverlap,
+    /// An address range is not within those that an admin opened to tenants.
+    RangeNotOpen,
     /// No free address is left in the pool.
     AddressesExhausted,
     /// A referenced object does not exist (yet).
@@ -130,6 +132,7 @@ impl Reason {
             Self::InvalidValue => "InvalidValue",
             Self::Conflict => "Conflict",
             Self::RangeOverlap => "RangeOverlap",
+            Self::RangeNotOpen => "RangeNotOpen",
             Self::AddressesExhausted => "AddressesExhausted",
             Self::NotFound => "NotFound",
             Self::NotAllowed => "NotAllowed",
@@ -160,6 +163,7 @@ impl Reason {
             | Self::QuotaExceeded => true,
             Self::InvalidValue
             | Self::RangeOverlap
+            | Self::RangeNotOpen
             | Self::NotAllowed
             | Self::KernelUnsupported
             | Self::AlreadyPresent

@@ -114,11 +114,11 @@ fn leases_an_address(test: &str, server: &[&str]) {
     let nobody =
         ["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--bounding-set=-all"];
     let command = [&["sandbox", "exec", "server", "--", "setpriv"][..], &nobody, server].concat();
-    let arguments = ["dhcp", "server", "10.67.0.2", "10.67.0.9"];
+    let arguments = ["dhcp", "server", "192.168.106.2", "192.168.106.9"];
     let responder = machine.start("dhcp.log", &[&command[..], &arguments].concat());
     eventually("it listens", Duration::from_secs(10), || machine.log("dhcp.log").contains("listening on"));
     let output = machine.knit(&["sandbox", "exec", "client", "--", "/usr/bin/python3", "-c", CLIENT]);
-    assert_eq!(output, "leased 10.67.0.9 by 10.67.0.2\n", "{}", machine.log("dhcp.log"));
+    assert_eq!(output, "leased 192.168.106.9 by 192.168.106.2\n", "{}", machine.log("dhcp.log"));
     // The process owns the port until it exits.
     let again = [&command[..], &arguments].concat();
     let output = machine.try_knit(&again).unwrap_err();

@@ -138,6 +138,8 @@ pub fn run(options: &Options) -> Result<Report> {
 fn install(knit: &KnitCluster) -> Result<()> {
     let folder = places::workspace().join("deploy/crds");
     knit.kubectl(&["apply", "--server-side", "-k", &folder.display().to_string()])?;
+    let ranges = places::workspace().join("deploy/admission/clusterranges.yaml");
+    knit.kubectl(&["apply", "--server-side", "-f", &ranges.display().to_string()])?;
     knit.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"])?;
     // The ServiceAccount needs its namespace.
     create(knit, "namespace", 1, load::create_namespace)?;

@@ -99,6 +99,7 @@ pub fn run(options: &Options) -> Result<Report> {
     }
     cluster_process::start(CLUSTER, &arguments, &cleanup)?;
     let knit = KnitCluster::open(CLUSTER)?;
+    knit.open_ranges()?;
     cluster::start_pods(&knit)?;
     knit_testcluster::stop_controllers(knit.cluster())?;
     let node = Node::open(knit.cluster(), 1)?;

@@ -70,6 +70,8 @@ fn agent() -> Value {
     rules.push(rule("", &["nodes"], &READ));
     // The ranges of Services, which no network of a tenant may overlap.
     rules.push(rule("networking.k8s.io", &["servicecidrs"], &["list", "watch"]));
+    // The ranges that are open to tenants.
+    rules.push(rule(STATE_GROUP, &["clusterranges"], &["list", "watch"]));
     rules.push(rule("events.k8s.io", &["events"], &["create", "patch"]));
     role("knit-agent", json!({}), rules)
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use knit_engine::pods::{Pod as ApiPod, PodEvent};
 use knit_engine::pools::PodRanges;
 use knit_engine::state::BridgeKey;
-use knit_engine::{CallId, ObserveRequest, State, Unit};
+use knit_engine::{CallId, ObserveRequest, State, Unit, tenant_ranges};
 use knit_ipam::{Capacity, Time};
 use knit_model::filter::{ElementData, ElementKey, FilterStep};
 use knit_model::link::{Attrs, Dummy, Kind, Link};
@@ -123,6 +123,12 @@ pub(crate) enum ApplyError {
     InvalidPlan(String),
 }
 
+/// The state with the settings that an agent sets at every start: all ranges are open to tenants.
+pub(crate) fn with_settings(mut state: State) -> State {
+    state.settings.tenant_ranges = tenant_ranges::all_addresses().to_vec();
+    state
+}
+
 impl Node {
     pub(crate) fn new(index: usize, has_shadow: bool, view: View) -> Self {
         let mut host = ScopeState::default();
@@ -133,7 +139,7 @@ impl Node {
         Self {
             name: node_name(index),
             view,
-            state: State::default(),
+            state: with_settings(State::default()),
             kernel: FakeKernel::with_state(NetState { scopes: [(Scope::Host, host)].into() }),
             shadow: has_shadow.then(Box::default),
             api_pods: BTreeMap::new(),

@@ -4,6 +4,7 @@
 pub mod pods;
 pub mod programs;
 
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -21,6 +22,13 @@ use knit_testcluster::{self, Cluster, Network, Options, Profile};
 
 /// The namespace of Knit's pods.
 pub const OPERATOR_NAMESPACE: &str = "pod-network-operator";
+
+/// The ranges that are open to tenants.
+const RANGES: &str = "apiVersion: podnetwork.opdev.io/v1alpha1
+kind: ClusterRanges
+metadata: {name: cluster}
+spec: {tenants: [10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16]}
+";
 
 /// A cluster with Knit installed, and a client of its API server.
 pub struct KnitCluster {
@@ -74,10 +82,27 @@ impl KnitCluster {
     fn install(&self) -> Result<()> {
         let folder = places::workspace().join("deploy/beside");
         self.kubectl(&["apply", "-k", &folder.display().to_string()])?;
+        self.open_ranges()?;
         for what in ["daemonset/knit-agent", "deployment/knit-controller"] {
             self.kubectl(&["-n", OPERATOR_NAMESPACE, "rollout", "status", what, "--timeout=120s"])?;
         }
         Ok(())
+    }
+
+    /// Opens the private ranges to tenants: the objects of benchmarks and soaks have networks of any of them.
+    pub fn open_ranges(&self) -> Result<()> {
+        let crd = "crd/clusterranges.podnetwork.opdev.io";
+        self.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", crd])?;
+        let file = self.cluster.folder("ranges.yaml");
+        fs::write(&file, RANGES).with_context(|| format!("cannot write {}", file.display()))?;
+        self.kubectl(&["apply", "-f", &file.display().to_string()])?;
+        Ok(())
+    }
+
+    /// Opens the default ranges only, for a cluster that is used again.
+    pub fn close_ranges(&self) -> Result<()> {
+        let args = ["delete", "clusterranges.podnetwork.opdev.io", "cluster", "--ignore-not-found"];
+        self.kubectl(&args).map(drop)
     }
 
     /// Runs kubectl as the admin; returns its output.

@@ -49,13 +49,21 @@ pub fn command(options: &Options) -> Result<()> {
     process::require_root("a soak")?;
     let seed = options.seed.unwrap_or_else(random_seed);
     let knit = match &options.cluster {
-        Some(name) => KnitCluster::open(name)?,
+        Some(name) => {
+            let knit = KnitCluster::open(name)?;
+            knit.open_ranges()?;
+            knit
+        }
         None => KnitCluster::up(CLUSTER, options.image.as_deref())?,
     };
     println!("seed {seed}");
-    soak(&knit, seed, options.minutes).with_context(|| {
+    let result = soak(&knit, seed, options.minutes).with_context(|| {
         format!("to reproduce: cargo xtask soak --seed {seed} --minutes {}", options.minutes)
-    })
+    });
+    if options.cluster.is_some() {
+        knit.close_ranges()?;
+    }
+    result
 }
 
 fn random_seed() -> u64 {

@@ -153,6 +153,59 @@ fn cluster_ranges_are_rejected_in_every_kind_and_existing_objects_can_be_deleted
 }
 
 #[test]
+fn ranges_that_are_not_open_to_tenants_are_rejected_where_nodes_would_have_an_address() {
+    let _one = POLICIES.lock().unwrap_or_else(|broken| broken.into_inner());
+    let admission = Admission::install("{}");
+    let namespace = Namespace::new("tenants");
+    let dry_run = |object: String| namespace.feed(&["create", "--dry-run=server", "-f", "-"], &object);
+    let bridge = |cidr: &str| object("Bridge", "b", &format!("{{name: br0, cidr: '{cidr}'}}"));
+    let old = bridge("1.1.1.0/30").replace("name: b}", "name: old}");
+    namespace.apply(&old);
+    // Without a list the agents decide.
+    assert!(dry_run(bridge("1.1.1.0/30")).0);
+    assert!(set_ranges("{tenants: [192.168.96.0/19, 'fd74:6b6e:6974::/48']}").0);
+    let expected =
+        "1.1.1.0/30 is not within a range that is open to tenants, 192.168.96.0/19, fd74:6b6e:6974::/48";
+    let (accepted, _) = retry_until(expected, || dry_run(bridge("1.1.1.0/30")));
+    assert!(!accepted);
+    for (kind, spec) in [
+        ("Bridge", "{name: br0, cidr: '192.168.100.0/24,fd00:1::/64'}"),
+        ("Bridge", "{name: br0, cidr: 192.168.64.0/18}"),
+        ("Veth", "{interfaceName: n1, master: br0, cidr: 10.0.0.0/24}"),
+        ("PodConfig", "{networkAttachments: [{name: a, master: b, cidr: 10.0.0.0/24}]}"),
+        ("PodNetworkConfig", "{links: [{namePrefix: a, master: b, cidr: 10.0.0.0/24}]}"),
+        ("PodNetworkConfig", "{additionalNetworks: [{networkName: a, master: b, cidr: 10.0.0.0/24}]}"),
+    ] {
+        let (accepted, output) = dry_run(object(kind, "bad", spec));
+        assert!(
+            !accepted && output.contains("is not within a range that is open"),
+            "{kind} {spec}: {output}"
+        );
+    }
+    for (kind, spec) in [
+        ("Bridge", "{name: br0, cidr: '192.168.100.0/24,fd74:6b6e:6974:7::/64'}"),
+        ("Bridge", "{name: br0}"),
+        // Nodes have no address of these, or not for certain.
+        ("Veth", "{interfaceName: n1, master: br0, addresses: [10.0.0.7/24]}"),
+        ("Macvlan", "{interfaceName: n1, parent: up, cidr: 10.0.0.0/24}"),
+        ("PodConfig", "{networkAttachments: [{name: a, linkType: macvlan, parent: b, cidr: 10.0.0.0/24}]}"),
+        ("VirtualNetwork", "{subnets: [10.0.0.0/24]}"),
+    ] {
+        let (accepted, output) = dry_run(object(kind, "good", spec));
+        assert!(accepted, "{kind} {spec}: {output}");
+    }
+    // An object that is older than the list can be labelled and deleted; a change of its spec is checked.
+    namespace.kubectl(&["label", "bridges.podnetwork.opdev.io", "old", "still=there"]);
+    let (accepted, output) = namespace.try_apply(&old.replace("cidr:", "mtu: 1400, cidr:"));
+    assert!(!accepted && output.contains("is not within a range that is open"), "{output}");
+    namespace.kubectl(&["delete", "bridges.podnetwork.opdev.io", "old"]);
+    // An empty list opens nothing.
+    assert!(set_ranges("{tenants: []}").0);
+    retry_until("192.168.100.0/24 is not within", || dry_run(bridge("192.168.100.0/24")));
+    drop(admission);
+}
+
+#[test]
 fn invalid_cluster_ranges_are_rejected() {
     let _one = POLICIES.lock().unwrap_or_else(|broken| broken.into_inner());
     let admission = Admission::install(RANGES);
@@ -160,6 +213,7 @@ fn invalid_cluster_ranges_are_rejected() {
         ("{pods: ['10.224.0.0/16,fd00:e0::/48']}", "spec.pods[0]", "must be a subnet"),
         ("{nodes: [172.30.0.11/24]}", "spec.nodes[0]", "no host bits"),
         ("{services: ['::/0']}", "spec.services[0]", "prefix length of at least 1"),
+        ("{tenants: [192.168.96.1/19]}", "spec.tenants[0]", "no host bits"),
         ("{pod: [10.224.0.0/16]}", "spec.pod", "unknown field"),
     ] {
         let (accepted, output) = set_ranges(spec);

@@ -81,33 +81,36 @@ fn held(pairs: &[(&str, &str)]) -> BTreeSet<(String, String)> {
 fn pods_of_one_object_on_two_nodes_have_different_addresses_and_blocks_are_released_with_the_object() {
     let _exclusive = installed();
     let namespace = Namespace::new("blocks");
-    let both = object("blkbr0", "'192.168.140.0/24,fd00:140::/64'");
+    let both = object("blkbr0", "'192.168.98.0/24,fd74:6b6e:6974:140::/64'");
     namespace.apply(&format!("{both}{}{}", pod("a", "node1"), pod("b", "node1")));
     eventually("the first node's pods", || ready(&namespace), |ready| *ready == 2);
     let first: BTreeSet<Vec<String>> = ["a", "b"].iter().map(|pod| addresses(&namespace, pod)).collect();
-    let expected = [["192.168.140.2/24", "fd00:140::2/64"], ["192.168.140.3/24", "fd00:140::3/64"]];
+    let expected =
+        [["192.168.98.2/24", "fd74:6b6e:6974:140::2/64"], ["192.168.98.3/24", "fd74:6b6e:6974:140::3/64"]];
     assert_eq!(first, expected.map(|pair| pair.map(str::to_owned).to_vec()).into());
     namespace.apply(&format!("{}{}", pod("c", "node2"), pod("d", "node2")));
     eventually("the second node's pods", || ready(&namespace), |ready| *ready == 4);
     let second: BTreeSet<Vec<String>> = ["c", "d"].iter().map(|pod| addresses(&namespace, pod)).collect();
-    let expected =
-        [["192.168.140.16/24", "fd00:140:0:0:1000::/64"], ["192.168.140.17/24", "fd00:140::1000:0:0:1/64"]];
+    let expected = [
+        ["192.168.98.16/24", "fd74:6b6e:6974:140:1000::/64"],
+        ["192.168.98.17/24", "fd74:6b6e:6974:140:1000::1/64"],
+    ];
     assert_eq!(second, expected.map(|pair| pair.map(str::to_owned).to_vec()).into());
     assert_eq!(
         blocks(&namespace),
         held(&[
-            ("node1", "192.168.140.0/28"),
-            ("node2", "192.168.140.16/28"),
-            ("node1", "fd00:140::/68"),
-            ("node2", "fd00:140:0:0:1000::/68"),
+            ("node1", "192.168.98.0/28"),
+            ("node2", "192.168.98.16/28"),
+            ("node1", "fd74:6b6e:6974:140::/68"),
+            ("node2", "fd74:6b6e:6974:140:1000::/68"),
         ])
     );
     let listed = kubectl(&["get", "podaddressblocks"]);
-    let row = format!("{}/blkbr0/192.168.140.0/24", namespace.name);
+    let row = format!("{}/blkbr0/192.168.98.0/24", namespace.name);
     assert!(listed.contains("NODE") && listed.contains("BLOCK") && listed.contains(&row), "{listed}");
 
     // A block is immutable.
-    let name = format!("{}.blkbr0.192.168.140.0-24-1", namespace.name);
+    let name = format!("{}.blkbr0.192.168.98.0-24-1", namespace.name);
     let patch = r#"{"spec":{"node":"node1"}}"#;
     let (accepted, output) = feed(&["patch", "podaddressblock", &name, "--type=merge", "-p", patch], "");
     assert!(!accepted && output.contains("spec is immutable"), "{output}");
@@ -120,7 +123,7 @@ fn pods_of_one_object_on_two_nodes_have_different_addresses_and_blocks_are_relea
 fn a_range_that_the_other_node_holds_is_reported_and_allocated_when_it_is_free() {
     let _exclusive = installed();
     let namespace = Namespace::new("blockfull");
-    namespace.apply(&format!("{}{}", object("blfbr0", "192.168.141.0/30"), pod("a", "node1")));
+    namespace.apply(&format!("{}{}", object("blfbr0", "192.168.121.0/30"), pod("a", "node1")));
     eventually("the only address", || ready(&namespace), |ready| *ready == 1);
     namespace.apply(&pod("b", "node2"));
     let message = || {
@@ -128,18 +131,18 @@ fn a_range_that_the_other_node_holds_is_reported_and_allocated_when_it_is_free()
         object["status"]["conditions"][0]["message"].as_str().unwrap_or_default().to_owned()
     };
     eventually("the other node reports why not", message, |output| {
-        output.contains("192.168.141.0/30 is exhausted: other nodes hold all of its 1 blocks")
+        output.contains("192.168.121.0/30 is exhausted: other nodes hold all of its 1 blocks")
     });
     namespace.kubectl(&["delete", "pod", "a"]);
     eventually(
         "the block moves",
         || blocks(&namespace),
-        |blocks| *blocks == held(&[("node2", "192.168.141.2/32")]),
+        |blocks| *blocks == held(&[("node2", "192.168.121.2/32")]),
     );
     eventually(
         "the pod has the address",
         || addresses(&namespace, "b"),
-        |addresses| *addresses == ["192.168.141.2/30"],
+        |addresses| *addresses == ["192.168.121.2/30"],
     );
     eventually("and the status reports it", || ready(&namespace), |ready| *ready == 1);
 }
@@ -148,9 +151,9 @@ fn a_range_that_the_other_node_holds_is_reported_and_allocated_when_it_is_free()
 fn a_block_that_is_deleted_manually_is_reclaimed() {
     let _exclusive = installed();
     let namespace = Namespace::new("blocklost");
-    namespace.apply(&format!("{}{}", object("bllbr0", "192.168.142.0/24"), pod("a", "node1")));
+    namespace.apply(&format!("{}{}", object("bllbr0", "192.168.122.0/24"), pod("a", "node1")));
     eventually("the pod", || ready(&namespace), |ready| *ready == 1);
-    let name = format!("{}.bllbr0.192.168.142.0-24-0", namespace.name);
+    let name = format!("{}.bllbr0.192.168.122.0-24-0", namespace.name);
     let uid = || {
         get(&["get", "podaddressblocks"])["items"]
             .as_array()
@@ -162,8 +165,8 @@ fn a_block_that_is_deleted_manually_is_reclaimed() {
     let before = uid().unwrap();
     kubectl(&["delete", "podaddressblock", &name]);
     eventually("the node has claimed it again", uid, |uid| uid.as_ref().is_some_and(|uid| *uid != before));
-    assert_eq!(addresses(&namespace, "a"), ["192.168.142.2/24"]);
-    assert_eq!(blocks(&namespace), held(&[("node1", "192.168.142.0/28")]));
+    assert_eq!(addresses(&namespace, "a"), ["192.168.122.2/24"]);
+    assert_eq!(blocks(&namespace), held(&[("node1", "192.168.122.0/28")]));
 }
 
 /// A stopped process, continued when dropped.
@@ -186,7 +189,7 @@ fn ports(bridge: &str) -> BTreeSet<String> {
 fn a_pod_gets_an_address_while_the_api_server_hangs_if_its_node_has_a_block() {
     let _exclusive = installed();
     let namespace = Namespace::new("blockaway");
-    namespace.apply(&format!("{}{}", object("blabr0", "192.168.143.0/24"), pod("a", "node1")));
+    namespace.apply(&format!("{}{}", object("blabr0", "192.168.123.0/24"), pod("a", "node1")));
     eventually("the pod", || ready(&namespace), |ready| *ready == 1);
     let before = ports("blabr0");
     assert_eq!(before.len(), 1);
@@ -211,8 +214,8 @@ fn a_pod_gets_an_address_while_the_api_server_hangs_if_its_node_has_a_block() {
     eventually(
         "the new address is reported",
         || addresses(&namespace, "a"),
-        |addresses| addresses == &["192.168.143.3/24"],
+        |addresses| addresses == &["192.168.123.3/24"],
     );
-    assert_eq!(blocks(&namespace), held(&[("node1", "192.168.143.0/28")]));
+    assert_eq!(blocks(&namespace), held(&[("node1", "192.168.123.0/28")]));
     assert_eq!(namespace.kubectl(&["get", "pod", "a", "-o", "jsonpath={.metadata.uid}"]), uid);
 }

@@ -120,6 +120,14 @@ fn the_chart_passes_lint_and_renders_its_values() {
     for object in ["\nkind: Uplink\n", "\nkind: ClusterRanges\n", "\nkind: ResourceQuota\n"] {
         assert!(!text.contains(object), "{object}");
     }
+    for (values, expected) in [
+        ("clusterRanges: {tenants: []}", "\nspec:\n  tenants: []\n"),
+        ("clusterRanges: {tenants: [10.0.0.0/8]}", "\nspec:\n  tenants:\n  - 10.0.0.0/8\n"),
+        ("clusterRanges: {nodes: [10.0.0.0/8]}", "\nspec:\n  nodes:\n  - 10.0.0.0/8\n"),
+    ] {
+        let (good, text) = template(values);
+        assert!(good && text.contains("\nkind: ClusterRanges\n") && text.contains(expected), "{text}");
+    }
 
     let values = "image: {repository: registry.example/knit, tag: v7, pullPolicy: Never}\nnamespace: {name: other}\n\
                   controller: {replicas: 3}\nagent: {resources: {limits: {memory: 99Mi}}, metricsAddress: '0.0.0.0:9475'}\n\
@@ -193,6 +201,7 @@ fn bad_values_are_rejected() {
         ("primary: {apiServer: {port: https}}", "port"),
         ("uplinks: {fabric: {vlans: ['1']}}", "link"),
         ("clusterRanges: {pods: [10.0.0.0]}", "pods"),
+        ("clusterRanges: {tenants: [10.0.0.0]}", "tenants"),
         ("quotas: {shop: {bridges: many}}", "bridges"),
         ("agent: {metricsAddress: everywhere}", "metricsAddress"),
     ] {

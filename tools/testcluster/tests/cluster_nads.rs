@@ -184,14 +184,14 @@ fn a_deployment_with_network_attachment_definitions_works_unchanged() {
         let in_pod = link(&shop, pod, "net1").unwrap();
         assert_eq!((&in_pod["mtu"], &in_pod["address"]), (&json!(1400), &output[1]["mac"]));
         assert!(in_pod["addr_info"].as_array().unwrap().iter().any(|one| one["local"] == ips[1].as_str()));
-        let last: u8 = ips[1].strip_prefix("10.56.217.").unwrap().parse().unwrap();
+        let last: u8 = ips[1].strip_prefix("192.168.117.").unwrap().parse().unwrap();
         assert!((131..=190).contains(&last), "{ips:?}");
-        let last: u8 = ips[2].strip_prefix("10.57.0.").unwrap().parse().unwrap();
+        let last: u8 = ips[2].strip_prefix("192.168.118.").unwrap().parse().unwrap();
         assert!(last >= 16, "{ips:?}");
         fabric_addresses.insert(ips[2].clone());
         let routes = shop.kubectl(&["exec", pod, "--", "ip", "route"]);
-        assert!(routes.contains("10.56.218.0/24 via 10.56.217.1 dev net1"), "{routes}");
-        reaches(&shop, pod, "10.56.217.1");
+        assert!(routes.contains("10.56.218.0/24 via 192.168.117.1 dev net1"), "{routes}");
+        reaches(&shop, pod, "192.168.117.1");
         configured.push((node.clone(), pod.clone(), ips));
     }
     assert_eq!(fabric_addresses.len(), 4, "no two nodes allocated the same address: {fabric_addresses:?}");
@@ -237,7 +237,7 @@ fn a_deployment_with_network_attachment_definitions_works_unchanged() {
     apply("tuned.yaml");
     select_networks(&shop, first, "storage, tuned@tun0");
     let ips = wait_interfaces(&shop, first, &["eth0", "net1", "tun0"]);
-    assert!(ips[2].starts_with("10.58.0."), "{ips:?}");
+    assert!(ips[2].starts_with("192.168.119."), "{ips:?}");
     assert_eq!(link(&shop, first, "tun0").unwrap()["mtu"], 1300);
     let links = node_links(&all[0].0);
     assert!(!links.contains("tuned0"), "a plugin's bridge has no name that a tenant chose: {links}");

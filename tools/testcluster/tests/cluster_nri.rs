@@ -21,7 +21,7 @@ const OBJECT: &str = "
 apiVersion: podnetwork.opdev.io/v1alpha1
 kind: Veth
 metadata: {name: storage}
-spec: {interfaceName: store0, master: storebr0, cidr: 192.168.130.0/24}
+spec: {interfaceName: store0, master: storebr0, cidr: 192.168.101.0/24}
 ---
 ";
 const LABEL: &str = "podnetwork.opdev.io/veth: storage";
@@ -98,7 +98,7 @@ fn an_init_container_finds_the_networks_and_the_status_reports_when_each_pod_was
     namespace.apply(OBJECT);
     wait_ready(&namespace, "veth/storage");
     // The init container fails, without a retry, unless the interface exists, is up and has its address.
-    let check = "ip -o link show store0 | grep -q UP && ip -o addr show store0 | grep -q 192.168.130.";
+    let check = "ip -o link show store0 | grep -q UP && ip -o addr show store0 | grep -q 192.168.101.";
     for name in ["one", "two", "three"] {
         namespace.apply(&pod(name, LABEL, "", check));
         wait_ready(&namespace, &format!("pod/{name}"));
@@ -130,7 +130,7 @@ fn a_pod_with_the_gate_is_ready_once_its_networks_are_there() {
     wait_ready(&namespace, "pod/free");
     assert_eq!(gate(&namespace, "free")["reason"], "NothingAsked");
     // The object cannot be realized: its network does not exist.
-    namespace.apply(&OBJECT.replace("master: storebr0, cidr: 192.168.130.0/24", "network: blue"));
+    namespace.apply(&OBJECT.replace("master: storebr0, cidr: 192.168.101.0/24", "network: blue"));
     namespace.apply(&pod("held", LABEL, gates, "true"));
     let output =
         eventually("the gate is closed", || gate(&namespace, "held"), |gate| gate["status"] == "False");
@@ -149,7 +149,7 @@ fn a_pod_with_the_gate_is_ready_once_its_networks_are_there() {
 apiVersion: podnetwork.opdev.io/v1alpha1
 kind: VirtualNetwork
 metadata: {name: blue}
-spec: {subnets: [10.60.0.0/24]}
+spec: {subnets: [192.168.106.0/24]}
 ",
     );
     wait_ready(&namespace, "pod/held");

@@ -30,7 +30,7 @@ spec:
   selector: {{matchLabels: {{net: 'yes'}}}}
   interfaceName: {interface}
   master: {bridge}
-  cidr: 192.168.130.0/24
+  cidr: 192.168.105.0/24
   mtu: {mtu}
 "
     )
@@ -104,7 +104,7 @@ fn pods_keep_their_interfaces_while_the_container_runtime_restarts_and_new_pods_
     let now = namespace.kubectl(&["exec", "a", "--", "cat", "/sys/class/net/net0/ifindex"]);
     assert_eq!(now, number, "it is the same link");
     for pod in ["a", "b"] {
-        eventually(pod, || reaches(&namespace, pod, "192.168.130.1"), |works| *works);
+        eventually(pod, || reaches(&namespace, pod, "192.168.105.1"), |works| *works);
     }
     // The deletion of a pod after the restart is noticed too.
     namespace.kubectl(&["delete", "pod", "a"]);
@@ -164,7 +164,7 @@ fn of_two_objects_with_the_same_interface_the_first_keeps_it_and_the_second_repo
         message.as_str().is_some_and(|text| text.contains("net0") && text.contains("first"))
     });
     assert_eq!(mtu(&namespace, "a", "net0"), Some(1400));
-    eventually("the first works", || reaches(&namespace, "a", "192.168.130.1"), |works| *works);
+    eventually("the first works", || reaches(&namespace, "a", "192.168.105.1"), |works| *works);
     let phase = || get(&namespace, "veth/first")["status"]["phase"].clone();
     eventually("the first has it", phase, |phase| phase == "configured");
     namespace.kubectl(&["delete", "veth", "first", "--timeout=60s"]);
@@ -210,7 +210,7 @@ fn a_bridge_that_is_deleted_manually_is_repaired_and_an_event_is_recorded() {
     eventually("the pod", || ready_pods(&namespace, "veth/net"), |ready| *ready == 1);
     on_node("node1", &["ip", "link", "delete", "habr0"]);
     eventually("bridge and port are back", || links("node1", "habr0").len(), |links| *links == 2);
-    eventually("it works", || reaches(&namespace, "a", "192.168.130.1"), |works| *works);
+    eventually("it works", || reaches(&namespace, "a", "192.168.105.1"), |works| *works);
     let output = || namespace.kubectl(&["get", "events", "--field-selector=involvedObject.name=a"]);
     eventually("an Event for the pod", output, |output| output.contains("NetworkRepaired"));
     namespace.kubectl(&["delete", "veth", "net", "--timeout=60s"]);
@@ -221,16 +221,16 @@ fn a_bridge_that_is_deleted_manually_is_repaired_and_an_event_is_recorded() {
 fn an_exhausted_range_is_reported_and_does_not_affect_configured_pods() {
     let _exclusive = installed();
     let namespace = Namespace::new("narrow");
-    let narrow = veth("net", "net0", "nabr0", 1400).replace("192.168.130.0/24", "192.168.130.0/30");
+    let narrow = veth("net", "net0", "nabr0", 1400).replace("192.168.105.0/24", "192.168.105.0/30");
     namespace.apply(&format!("{narrow}{}", pod("a")));
     eventually("the pod", || ready_pods(&namespace, "veth/net"), |ready| *ready == 1);
     namespace.apply(&pod("b"));
     let status = || get(&namespace, "veth/net")["status"].clone();
     eventually("the exhausted range is reported", status, |status| {
         let message = status["conditions"][0]["message"].as_str().unwrap_or_default();
-        status["pods"] == 2 && status["readyPods"] == 1 && message.contains("192.168.130.0/30")
+        status["pods"] == 2 && status["readyPods"] == 1 && message.contains("192.168.105.0/30")
     });
-    eventually("the first works", || reaches(&namespace, "a", "192.168.130.1"), |works| *works);
+    eventually("the first works", || reaches(&namespace, "a", "192.168.105.1"), |works| *works);
     namespace.kubectl(&["delete", "veth", "net", "--timeout=60s"]);
     eventually("it is gone", || links("node1", "nabr0"), Vec::is_empty);
 }
@@ -254,7 +254,7 @@ fn an_agent_with_lost_state_recovers_and_can_clean_up() {
     eventually("the new pod", || ready_pods(&namespace, "veth/net"), |ready| *ready == 2);
     wait_started(&namespace);
     for pod in ["a", "b"] {
-        eventually(pod, || reaches(&namespace, pod, "192.168.130.1"), |works| *works);
+        eventually(pod, || reaches(&namespace, pod, "192.168.105.1"), |works| *works);
     }
     namespace.kubectl(&["delete", "veth", "net", "--timeout=90s"]);
     eventually("it is gone", || links("node1", "lobr0"), Vec::is_empty);
@@ -271,7 +271,7 @@ fn a_node_that_reboots_reconfigures_its_pods_and_has_no_stale_state() {
     on_node("node1", &["ip", "link", "add", "preboot", "type", "bridge"]);
     testcluster(&["reboot", "node1", "--name", &cluster()]);
     assert!(links("node1", "preboot").is_empty(), "links do not survive a reboot");
-    eventually("the pod runs again", || reaches(&namespace, "a", "192.168.130.1"), |works| *works);
+    eventually("the pod runs again", || reaches(&namespace, "a", "192.168.105.1"), |works| *works);
     eventually(
         "one pod is left",
         || get(&namespace, "veth/net")["status"].clone(),

@@ -18,14 +18,14 @@ use serde_json::Value;
 use support::kubectl::{Namespace, kubectl, run, text};
 use support::operator::{IMAGE, eventually, installed, on_node};
 
-const FIXED: [&str; 2] = ["10.77.0.200", "fd00:77::c000:0:0:7"];
+const FIXED: [&str; 2] = ["192.168.107.200", "fd74:6b6e:6974:77:c000::7"];
 
 /// A network, pods with any address on it, and one with fixed addresses.
 const OBJECTS: &str = "
 apiVersion: podnetwork.opdev.io/v1alpha1
 kind: VirtualNetwork
 metadata: {name: blue}
-spec: {subnets: [10.77.0.0/24, 'fd00:77::/64'], transport: vxlan}
+spec: {subnets: [192.168.107.0/24, 'fd74:6b6e:6974:77::/64'], transport: vxlan}
 ---
 apiVersion: podnetwork.opdev.io/v1alpha1
 kind: Veth
@@ -35,7 +35,7 @@ spec: {interfaceName: blue0, network: blue}
 apiVersion: podnetwork.opdev.io/v1alpha1
 kind: Veth
 metadata: {name: vip}
-spec: {interfaceName: blue0, network: blue, addresses: [10.77.0.200/24, 'fd00:77::c000:0:0:7/64']}
+spec: {interfaceName: blue0, network: blue, addresses: [192.168.107.200/24, 'fd74:6b6e:6974:77:c000::7/64']}
 ";
 
 fn pod(name: &str, node: &str, label: &str) -> String {
@@ -105,7 +105,7 @@ fn single_address_claims(namespace: &Namespace) -> BTreeSet<(String, String)> {
 }
 
 fn claimed(node: &str) -> BTreeSet<(String, String)> {
-    [(node, "10.77.0.200/32"), (node, "fd00:77::c000:0:0:7/128")]
+    [(node, "192.168.107.200/32"), (node, "fd74:6b6e:6974:77:c000::7/128")]
         .map(|(node, cidr)| (node.to_owned(), cidr.to_owned()))
         .into()
 }
@@ -136,7 +136,7 @@ fn pods_of_two_nodes_share_one_network_and_one_moves_and_keeps_its_address() {
     assert!(state.iter().all(|(_, transport)| transport.starts_with("vxlan, VNI ")), "{state:?}");
     // Both nodes have the same gateway address.
     for from in ["web", "db"] {
-        ping(&namespace, from, "10.77.0.1");
+        ping(&namespace, from, "192.168.107.1");
     }
 
     namespace.apply(&pod("vip", "node1", "vip"));
@@ -186,7 +186,8 @@ fn a_pod_waits_for_an_address_of_another_nodes_pod_and_reports_it() {
         object["status"]["conditions"][0]["message"].as_str().unwrap_or_default().to_owned()
     };
     eventually("the second reports what it waits for", message, |output| {
-        output.contains("10.77.0.200 waits for podaddressblock/") && output.contains("which node node1 holds")
+        output.contains("192.168.107.200 waits for podaddressblock/")
+            && output.contains("which node node1 holds")
     });
     namespace.kubectl(&["delete", "pod", "first", "--wait=true", "--timeout=60s"]);
     eventually(
@@ -206,6 +207,6 @@ fn a_local_network_cannot_become_an_overlay() {
     let (accepted, output) = namespace.try_apply(OBJECTS);
     assert!(!accepted && output.contains("transport must not change from local to vxlan"), "{output}");
     let (accepted, output) =
-        namespace.try_apply(&local.replace("'fd00:77::/64']", "'fd00:77::/64'], vni: 7"));
+        namespace.try_apply(&local.replace("'fd74:6b6e:6974:77::/64']", "'fd74:6b6e:6974:77::/64'], vni: 7"));
     assert!(!accepted && output.contains("unless transport is vxlan"), "{output}");
 }

@@ -97,7 +97,7 @@ spec:
   selector: {matchLabels: {net: 'yes'}}
   interfaceName: net0
   master: prbr0
-  cidr: 192.168.131.0/24
+  cidr: 192.168.102.0/24
 ",
     );
     let has = |link: &str| {

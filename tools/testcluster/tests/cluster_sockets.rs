@@ -93,7 +93,9 @@ fn a_restricted_pod_serves_port_67_and_only_with_a_grant() {
         copy(&namespace, "server", &file, "/data");
     }
     let start = |wait: u32| {
-        format!("LD_LIBRARY_PATH=/data /data/dhcp-responder --wait {wait} dhcp server 10.67.0.2 10.67.0.9")
+        format!(
+            "LD_LIBRARY_PATH=/data /data/dhcp-responder --wait {wait} dhcp server 192.168.106.2 192.168.106.9"
+        )
     };
     let output = script(&namespace, "server", &start(0));
     assert!(output.contains("no sockets are offered at @knit/sockets/dhcp"), "{output}");
@@ -116,7 +118,7 @@ fn a_restricted_pod_serves_port_67_and_only_with_a_grant() {
     let address = namespace.kubectl(&["get", "pod", "server", "-o", "jsonpath={.status.podIP}"]);
     let request =
         || script(&namespace, "server", &format!("{discover} | nc -u -w 1 {address} 67; cat /data/log"));
-    eventually("it leases an address", request, |output| output.contains("leased 10.67.0.9"));
+    eventually("it leases an address", request, |output| output.contains("leased 192.168.106.9"));
 
     // A second server gets an error for the used port; deleting the object removes the name, and the server keeps running.
     let output = script(&namespace, "server", &start(0));

@@ -78,7 +78,7 @@ fn states_report_interface_counters_and_node_capabilities() {
 apiVersion: podnetwork.opdev.io/v1alpha1
 kind: Veth
 metadata: {name: counted}
-spec: {interfaceName: net1, master: countbr0, cidr: 192.168.77.0/24}
+spec: {interfaceName: net1, master: countbr0, cidr: 192.168.103.0/24}
 ",
     );
     namespace.kubectl(&["wait", "--for=condition=Ready", "pod/a", "--timeout=60s"]);
@@ -88,7 +88,7 @@ spec: {interfaceName: net1, master: countbr0, cidr: 192.168.77.0/24}
     let interface =
         || get(&namespace, "podnetworkstate", "a")["status"]["objects"][0]["interfaces"][0].clone();
     eventually("it has counters", interface, |interface| interface["counters"]["rx"]["errors"] == 0);
-    namespace.kubectl(&["exec", "a", "--", "ping", "-c", "20", "-i", "0.01", "-s", "1000", "192.168.77.1"]);
+    namespace.kubectl(&["exec", "a", "--", "ping", "-c", "20", "-i", "0.01", "-s", "1000", "192.168.103.1"]);
     // Counters alone do not cause an early update; the next change includes them.
     let version = get(&namespace, "podnetworkstate", "a")["metadata"]["resourceVersion"].clone();
     namespace.kubectl(&["patch", "veth", "counted", "--type=merge", "-p", r#"{"spec":{"mtu":1400}}"#]);
@@ -103,7 +103,7 @@ spec: {interfaceName: net1, master: countbr0, cidr: 192.168.77.0/24}
     assert!(state["status"]["countedAt"].is_string(), "{state}");
 
     let uplink = TestUplink::new();
-    let bridge = json!({"namespace": namespace.name, "requested": "countbr0", "name": "countbr0", "addresses": ["192.168.77.1/24"]});
+    let bridge = json!({"namespace": namespace.name, "requested": "countbr0", "name": "countbr0", "addresses": ["192.168.103.1/24"]});
     let is_reported = |state: &Value| {
         let bridges = state["bridges"].as_array();
         state["uplinks"][0]["openedBy"] == uplink.0
@@ -254,7 +254,7 @@ fn a_quota_applies_to_all_nodes_together_and_removes_nothing() {
 apiVersion: podnetwork.opdev.io/v1alpha1
 kind: Veth
 metadata: {name: many}
-spec: {interfaceName: net1, master: quotabr0, cidr: 192.168.78.0/24}
+spec: {interfaceName: net1, master: quotabr0, cidr: 192.168.104.0/24}
 ",
     );
     // Counted in the kernel, not in the status.

@@ -121,7 +121,7 @@ fn a_restricted_tenant_can_do_what_two_kinds_allow_and_nothing_else() {
     let before = stable_foreign_state(&NODES);
 
     // A network for running pods.
-    let lan = json!({"interfaceName": "lan0", "master": "tenantbr", "cidr": "10.90.0.0/24", "mtu": 1400});
+    let lan = json!({"interfaceName": "lan0", "master": "tenantbr", "cidr": "192.168.109.0/24", "mtu": 1400});
     tenant.assert_creates(&object("Veth", "lan", lan));
     let address = |pod: &str| {
         let shown = tenant.kubectl(&["exec", pod, "--", "ip", "-4", "-o", "addr", "show", "dev", "lan0"]);
@@ -158,8 +158,12 @@ fn a_restricted_tenant_can_do_what_two_kinds_allow_and_nothing_else() {
     for (kind, plural, spec) in [
         ("Bridge", "bridges", json!({"name": "tenantbr2"})),
         ("Macvlan", "macvlans", json!({"interfaceName": "m0", "parent": "eth0"})),
-        ("VirtualNetwork", "virtualnetworks", json!({"subnets": ["10.91.0.0/24"]})),
-        ("PodRoute", "podroutes", json!({"routes": [{"destination": "10.92.0.0/24", "via": "10.90.0.1"}]})),
+        ("VirtualNetwork", "virtualnetworks", json!({"subnets": ["192.168.108.0/24"]})),
+        (
+            "PodRoute",
+            "podroutes",
+            json!({"routes": [{"destination": "10.92.0.0/24", "via": "192.168.109.1"}]}),
+        ),
         ("Uplink", "uplinks", json!({"link": "eth0", "namespaces": ["*"]})),
         ("PodAddressPool", "podaddresspools", json!({"cidr": "10.93.0.0/16"})),
     ] {

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::Check;
 use super::Verdict::{Fail, Unknown, Warn};
 use super::cluster::{ApiAnswer, ClusterFacts};
+use super::tenant_ranges;
 
 /// The ranges of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -17,6 +18,8 @@ pub struct Ranges {
     pub pods: Vec<IpNet>,
     pub services: Vec<IpNet>,
     pub nodes: Vec<IpNet>,
+    /// Those that are open to tenants.
+    pub tenants: Vec<IpNet>,
     /// The source of the pod ranges, if any was found.
     #[serde(skip)]
     pods_source: Option<PodRangeSource>,
@@ -58,6 +61,7 @@ impl Ranges {
             pods: IpNet::aggregate(&pods),
             services: IpNet::aggregate(&services),
             nodes: IpNet::aggregate(&addresses),
+            tenants: tenant_ranges::tenants(facts),
             pods_source,
             services_incomplete,
         }
@@ -69,15 +73,17 @@ impl Ranges {
             "apiVersion": "podnetwork.opdev.io/v1alpha1",
             "kind": "ClusterRanges",
             "metadata": {"name": "cluster"},
-            "spec": {"pods": self.pods, "services": self.services, "nodes": self.nodes},
+            "spec": {
+                "pods": self.pods, "services": self.services, "nodes": self.nodes, "tenants": self.tenants,
+            },
         });
-        let head =
-            "# Found in the cluster. Extend the ranges where necessary, for example for future nodes.\n";
+        let head = "# Found in the cluster. Extend the ranges where necessary, for example for future nodes.\n\
+                    # Networks of tenants may have an address on nodes only in `tenants`.\n";
         Ok(format!("{head}{}", serde_saphyr::to_string(&object).context("cannot write YAML")?))
     }
 
     /// The range of the cluster that overlaps this one.
-    fn overlapping(&self, range: &IpNet) -> Option<(&'static str, &IpNet)> {
+    pub(super) fn overlapping(&self, range: &IpNet) -> Option<(&'static str, &IpNet)> {
         let named = [("pods", &self.pods), ("Services", &self.services), ("nodes", &self.nodes)];
         let overlap = |other: &&IpNet| other.contains(range) || range.contains(*other);
         named.into_iter().find_map(|(owner, ranges)| ranges.iter().find(overlap).map(|found| (owner, found)))
@@ -89,7 +95,7 @@ fn strings<'a>(list: &'a Value, field: &'a str) -> impl Iterator<Item = &'a str>
     list.as_array().into_iter().flatten().filter_map(move |entry| entry[field].as_str())
 }
 
-fn parse<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<IpNet> {
+pub(super) fn parse<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<IpNet> {
     texts.flat_map(|text| text.split(',')).filter_map(|text| text.trim().parse().ok()).collect()
 }
 
@@ -147,11 +153,12 @@ pub fn checks(facts: &ClusterFacts, ranges: &Ranges) -> Vec<Check> {
     let mut checks = vec![pods_check(ranges), services_check(ranges)];
     checks.push(Check::pass("node-ranges", list(&ranges.nodes)));
     checks.push(cluster_ranges_check(facts, ranges));
+    checks.extend(tenant_ranges::checks(facts, ranges));
     checks.extend(overlaps(facts, ranges));
     checks
 }
 
-fn list(ranges: &[IpNet]) -> String {
+pub(super) fn list(ranges: &[IpNet]) -> String {
     let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
     if ranges.is_empty() { "none found".to_owned() } else { ranges.join(", ") }
 }
@@ -221,15 +228,19 @@ fn overlaps(facts: &ClusterFacts, ranges: &Ranges) -> Vec<Check> {
             collect(&object["spec"], &mut requested);
             for range in requested {
                 let Some((owner, used)) = ranges.overlapping(&range) else { continue };
-                let (namespace, name) = (&object["metadata"]["namespace"], &object["metadata"]["name"]);
-                let object =
-                    [namespace, name].into_iter().filter_map(Value::as_str).collect::<Vec<_>>().join("/");
+                let object = title(object);
                 let found = format!("{plural} {object}: {range} overlaps {used}, which is used by {owner}");
                 checks.push(Check::new("overlap", Fail, found, "use another range for the network"));
             }
         }
     }
     checks
+}
+
+/// The namespace and name of an object.
+pub(super) fn title(object: &Value) -> String {
+    let (namespace, name) = (&object["metadata"]["namespace"], &object["metadata"]["name"]);
+    [namespace, name].into_iter().filter_map(Value::as_str).collect::<Vec<_>>().join("/")
 }
 
 /// Collects all ranges and static addresses in a spec.

@@ -97,6 +97,27 @@ fn a_directory_with_objects_is_watched() {
 }
 
 #[test]
+fn the_ranges_that_are_open_to_tenants_are_reloaded() {
+    let machine = Machine::new("agent-ranges");
+    let file = machine.path("config.yaml");
+    let configure = |ranges: &str| std::fs::write(&file, format!("tenantRanges: {ranges}\n")).unwrap();
+    configure("[]");
+    let _agent = machine.agent_with(&["--config", file.to_str().unwrap()], &[]);
+    std::fs::write(machine.path("objects").join("bridge.yaml"), BRIDGE).unwrap();
+    eventually("the bridge is reported", Duration::from_secs(10), || {
+        machine.log().contains("no range is open to tenants")
+    });
+    let has_gateway =
+        || machine.host.ip(&["-o", "address", "show", "dev", "extra0"]).contains("10.99.0.1/24");
+    assert!(!has_gateway());
+    configure("[10.99.0.0/16]");
+    eventually("the range is open", Duration::from_secs(10), has_gateway);
+    configure("[10.98.0.0/16]");
+    eventually("the range is closed", Duration::from_secs(10), || !has_gateway());
+    assert!(machine.host.ip(&["-o", "address", "show", "dev", "knit0"]).contains("10.75.0.1/16"));
+}
+
+#[test]
 fn a_recording_replays_to_the_same_decisions() {
     let machine = Machine::new("agent-record");
     let (pod, file) = (machine.testbed.pod("one"), machine.path("recording"));

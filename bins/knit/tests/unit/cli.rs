@@ -89,6 +89,24 @@ fn commands_for_clusters_are_offered_only_with_cluster_support() {
 }
 
 #[test]
+#[cfg(feature = "cluster")]
+fn an_agent_of_a_cluster_opens_few_ranges_to_tenants_by_default() {
+    let opened = |arguments: &[&str]| -> Vec<String> {
+        let cluster = ["agent", "--profile", "beside", "--node-name", "a", "--print-config"];
+        let printed = output_text(&knit(&[&cluster[..], arguments].concat()));
+        let config: serde_json::Value = serde_saphyr::from_str(&printed).unwrap();
+        serde_json::from_value(config["tenantRanges"].clone()).unwrap()
+    };
+    assert_eq!(opened(&[]), ["192.168.96.0/19", "fd74:6b6e:6974::/48"]);
+    assert_eq!(opened(&["--tenant-ranges", "10.0.0.0/8,fd00::/8"]), ["10.0.0.0/8", "fd00::/8"]);
+    assert_eq!(opened(&["--tenant-ranges", ""]), [""; 0]);
+    let wrong = knit(&["agent", "--tenant-ranges", "10.0.0.0"]);
+    assert!(!wrong.status.success());
+    let message = String::from_utf8(wrong.stderr).unwrap();
+    assert!(message.contains("`10.0.0.0`"), "{message}");
+}
+
+#[test]
 fn completion_scripts_have_all_commands() {
     for shell in ["bash", "zsh", "fish"] {
         let output = knit(&["completion", shell]);

@@ -162,7 +162,8 @@ fn open(options: &Options, faults: Option<Box<dyn FaultInjector + Send>>) -> Res
         Recorder::open(options.record.as_deref(), &options.state_dir, limits)
     };
     let (secrets, executor) = (options.secrets.clone(), options.executor.as_ref());
-    let (mut node, notes) = Node::open_with(&options.state_dir, secrets, open_recorder, executor)?;
+    let ranges = options.tenant_ranges.clone();
+    let (mut node, notes) = Node::open_with(&options.state_dir, secrets, open_recorder, executor, ranges)?;
     for note in notes {
         tracing::warn!("{note}");
     }
@@ -192,7 +193,7 @@ fn reject_until_retry(channels: &Channels, mut pool: Option<&mut ExecutorPool>, 
                 }
             }
             // Dropping a reply channel rejects its caller.
-            Ok(Message::SetClusterNetwork(_, answer)) => {
+            Ok(Message::SetClusterNetwork(_, answer) | Message::SetTenantRanges(_, answer)) => {
                 let _ = answer.send(Err(why.to_string()));
             }
             Ok(_) | Err(RecvTimeoutError::Timeout) => {}
@@ -329,6 +330,11 @@ impl<'a> EventLoop<'a> {
                 let _ = answer.send(reply);
                 // A rejected change concerns only the caller; a failed journal the whole loop.
                 outcome.or_else(|why| if matches!(why, Error::InUse { .. }) { Ok(()) } else { Err(why) })
+            }
+            Message::SetTenantRanges(ranges, answer) => {
+                self.options.tenant_ranges.clone_from(&ranges);
+                let _ = answer.send(Ok(()));
+                self.handle(Event::SettingsChanged(self.node.settings_with(ranges)))
             }
             Message::Stop => {
                 self.stopping = Some(Instant::now() + STOP_TIMEOUT);

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use knit_engine::packet_filter::is_shared_set;
 use knit_engine::{Event, Settings, Unit};
 use knit_model::filter::ElementKey;
@@ -59,9 +60,16 @@ impl Node {
         self.remove_strays(strays)
     }
 
-    /// The host's ranges as of the last search for strays, if they changed.
+    /// The host's ranges as of the last search for strays, if they changed, with the configured ones.
     pub fn changed_settings(&mut self) -> Option<Settings> {
-        self.host_settings.take().filter(|settings| *settings != self.state.settings)
+        let host = self.host_settings.take()?;
+        let settings = Settings { tenant_ranges: self.state.settings.tenant_ranges.clone(), ..host };
+        (settings != self.state.settings).then_some(settings)
+    }
+
+    /// The current settings with other ranges that are open to tenants.
+    pub fn settings_with(&self, tenant_ranges: Vec<IpNet>) -> Settings {
+        Settings { tenant_ranges, ..self.state.settings.clone() }
     }
 
     /// The strays of the host, as a plan that removes them.

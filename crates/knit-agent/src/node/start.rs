@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use knit_crds::attachments::AllowedPlugins;
 use knit_engine::event::ChangeEnded;
 use knit_engine::recording::NewEntry;
-use knit_engine::{Event, Record, Settings, State, Unit};
+use knit_engine::{Event, Record, Settings, State, Unit, tenant_ranges};
 use knit_kernel::netns::allow_netns_switch;
 use knit_kernel::{Netns, memory};
 use knit_model::{IfName, Route, Scope, ScopeState};
@@ -57,16 +57,18 @@ impl Node {
     /// The calling thread becomes the node's: it blocks on the kernel and enters namespaces of sandboxes, so it must not belong to an async
     /// runtime.
     pub fn open(folder: &Path) -> Result<(Self, Vec<String>)> {
-        Self::open_with(folder, None, || Ok(None), None)
+        // Without an agent all objects are those of a local root user, who may add any address.
+        Self::open_with(folder, None, || Ok(None), None, tenant_ranges::all_addresses().to_vec())
     }
 
-    /// The same, with Secrets from an API server, a recording of the engine's inputs, which is opened while the directory is locked, and
-    /// another executor than the kernel's.
+    /// The same, with Secrets from an API server, a recording of the engine's inputs, which is opened while the directory is locked,
+    /// another executor than the kernel's, and the ranges that are open to tenants.
     pub(crate) fn open_with(
         folder: &Path,
         secrets: Option<Arc<ApiSecrets>>,
         open_recorder: impl FnOnce() -> Result<Option<Recorder>>,
         executor: Option<&ExecutorSource>,
+        tenant_ranges: Vec<IpNet>,
     ) -> Result<(Self, Vec<String>)> {
         let options = Options { format: FORMAT, retained_segments: HISTORY_SEGMENTS };
         let opened = Journal::<Record, State>::open(folder, options);
@@ -107,7 +109,7 @@ impl Node {
             // Records after a gap are only readable with a snapshot that they follow.
             node.journal.compact(&node.state.persistent(), node.journal.last())?;
         }
-        node.state.settings = node.settings()?;
+        node.state.settings = Settings { tenant_ranges, ..node.settings()? };
         if let Some(recorder) = &mut node.recorder {
             recorder.write(&NewEntry::Settings(&node.state.settings));
         }
@@ -126,6 +128,7 @@ impl Node {
         Ok((node, notes))
     }
 
+    /// The settings of the host, without those of the configuration.
     fn settings(&mut self) -> Result<Settings> {
         Ok(settings_of(&self.executor.observe_host()?))
     }
@@ -203,7 +206,7 @@ pub(super) fn settings_of(host: &ScopeState) -> Settings {
     let routed = IpNet::aggregate(&routed.collect::<Vec<_>>());
     let forbidden = forbidden.into_iter().map(|range| ("node's range".to_owned(), range)).collect();
     let lacks_bridge_filter = !Path::new("/proc/sys/net/bridge/bridge-nf-call-iptables").exists();
-    Settings { forbidden, routed, lacks_bridge_filter }
+    Settings { forbidden, routed, tenant_ranges: Vec::new(), lacks_bridge_filter }
 }
 
 fn is_link_local(address: &IpNet) -> bool {

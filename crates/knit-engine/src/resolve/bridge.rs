@@ -1,21 +1,22 @@
 //! Bridges: requested by a Bridge object, or by an interface that names one as its master.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use knit_ipam::Pool;
 use knit_model::intent::{BridgeIntent, BridgePortIntent, IntentSpec, InterfaceIntent};
 use knit_model::link::{Bridge, DEFAULT_VLAN, Kind, Link, OwnerId};
 use knit_model::plan::ItemKey;
-use knit_model::problem::{Problem, Reason};
+use knit_model::problem::Reason;
 use knit_model::provenance::Provenance;
 use knit_model::quota::ResourceCounts;
 use knit_model::report::BridgeReport;
 use knit_model::{Address, IfName, Mac, Route, Rule, Scope, kernel_ids, reserved_names};
 
+use super::bridge_ranges::{check_range, range_holder};
 use super::{DEFAULT_MTU, Resolved, attachment, overlay_tunnel, with_defaults};
 use crate::call::{ATTACHMENT_KIND, Attachment};
-use crate::cluster::{self, ClusterNetwork};
+use crate::cluster;
 use crate::event::Unit;
 use crate::packet_filter;
 use crate::state::{BridgeKey, ObjectKey, State};
@@ -25,6 +26,8 @@ struct BridgeRequest<'a> {
     object: &'a ObjectKey,
     origin: &'a Provenance,
     ranges: Vec<IpNet>,
+    /// The network that its ranges are of.
+    network: Option<&'a str>,
     /// Whether it needs VLAN filtering.
     needs_vlan_filter: bool,
     /// The spec of a `Bridge` object; interfaces do not configure their bridge.
@@ -218,6 +221,7 @@ fn requests<'a>(state: &'a State, key: &BridgeKey) -> Vec<BridgeRequest<'a>> {
                         object,
                         origin,
                         ranges,
+                        network: None,
                         needs_vlan_filter,
                         bridge_spec: Some(spec),
                     });
@@ -231,6 +235,7 @@ fn requests<'a>(state: &'a State, key: &BridgeKey) -> Vec<BridgeRequest<'a>> {
                         object,
                         origin,
                         ranges: ranges(state, &key.namespace, spec),
+                        network: spec.network.as_deref(),
                         needs_vlan_filter: spec.port.as_ref().is_some_and(BridgePortIntent::needs_filter),
                         bridge_spec: None,
                     });
@@ -250,6 +255,7 @@ fn requests<'a>(state: &'a State, key: &BridgeKey) -> Vec<BridgeRequest<'a>> {
         object: &attachment.object,
         origin: &attachment.origin,
         ranges: attachment::bridge_ranges(state, attachment),
+        network: Some(&attachment.network),
         needs_vlan_filter: attachment::needs_vlan_filter(attachment),
         bridge_spec: None,
     }));
@@ -288,19 +294,25 @@ fn add_ranges(
 ) -> Vec<IpNet> {
     let mut addresses: Vec<IpNet> = Vec::new();
     let mut seen: BTreeSet<IpNet> = BTreeSet::new();
+    let mut checks = BTreeMap::new();
     for (request, range) in
         requests.iter().flat_map(|request| request.ranges.iter().map(move |range| (request, *range)))
     {
-        if !seen.insert(range) {
+        let check = checks.entry(range).or_insert_with(|| check_range(state, key, range));
+        if let Err((reason, why)) = check {
+            // Every object that requests it, and its network: none of them has a gateway.
+            let network = request.network.and_then(|name| state.network_object(&key.namespace, name));
+            for (object, origin) in [(request.object, request.origin)].into_iter().chain(network) {
+                resolved.problem(
+                    object,
+                    origin.field.clone(),
+                    *reason,
+                    format!("bridge {}: {why}", key.name),
+                );
+            }
             continue;
         }
-        if let Some(sentence) = forbidden(state, key, range) {
-            resolved.problem(
-                request.object,
-                request.origin.field.clone(),
-                Reason::RangeOverlap,
-                format!("bridge {}: {sentence}", key.name),
-            );
+        if !seen.insert(range) {
             continue;
         }
         if let Some(other) = seen.iter().find(|other| **other != range && knit_ipam::overlaps(**other, range))
@@ -338,78 +350,4 @@ fn add_address(name: &IfName, address: IpNet, origin: &Provenance, resolved: &mu
     scope.add_address(address);
     scope.add_route(route);
     scope.rules.insert(rule);
-}
-
-/// Why a bridge must not have an address of this range. An address on a host link is local to the node, and its route may be
-/// more specific than those to other nodes: a tenant's range must not attract traffic of others.
-fn forbidden(state: &State, key: &BridgeKey, range: IpNet) -> Option<String> {
-    if state.cluster().is_none_or(|cluster| cluster.bridge_key() != *key) {
-        return overlap_with_others(state, range);
-    }
-    let mut others = knit_ipam::overlap::reserved_ranges();
-    // The cluster network may take over the ranges of another one, and keeps what it has: pods use it.
-    let bridge =
-        state.units.get(&Unit::Bridge(key.clone())).and_then(|unit_state| unit_state.bridge.as_ref());
-    if bridge.is_none_or(|bridge| !bridge.addresses.iter().any(|address| range.contains(address))) {
-        others.extend(ranges_of_node(state));
-    }
-    knit_ipam::overlap_message(range, &others)
-}
-
-/// The overlap of a range with one that no tenant may use: special purposes, nodes, Services, pods of the cluster network.
-pub(crate) fn overlap_with_others(state: &State, range: IpNet) -> Option<String> {
-    let mut others = knit_ipam::overlap::reserved_ranges();
-    others.extend(ranges_of_node(state));
-    others.extend(state.service_ranges.iter().map(|range| ("range of Services", *range)));
-    others.extend(state.settings.routed.iter().map(|range| ("route of this node to", *range)));
-    knit_ipam::overlap_message(range, &others).or_else(|| overlap_with_cluster(state.cluster()?, range))
-}
-
-fn ranges_of_node(state: &State) -> impl Iterator<Item = (&str, IpNet)> {
-    state.settings.forbidden.iter().map(|(name, range)| (name.as_str(), *range))
-}
-
-/// The overlap of a range with the cluster network: the pods and addresses of all nodes.
-fn overlap_with_cluster(cluster: ClusterNetwork<'_>, range: IpNet) -> Option<String> {
-    let pools = cluster.node_routes.into_iter().flat_map(|node_routes| &node_routes.pools);
-    let own = cluster.network.ranges.iter().map(|own| ("pod range of this node", *own));
-    let own: Vec<_> = own.chain(pools.map(|pool| ("address pool", *pool))).collect();
-    let with_peers = || {
-        cluster.peers.values().find_map(|peer| {
-            let pods = peer.ranges.iter().copied();
-            let mut all = pods.chain(peer.all_addresses().map(IpNet::from));
-            let other = all.find(|other| knit_ipam::overlaps(range, *other))?;
-            Some(format!("{range} overlaps {other} of node {}", peer.name))
-        })
-    };
-    knit_ipam::overlap_message(range, &own).or_else(with_peers)
-}
-
-/// Bridges with an address in these ranges, and those that were denied a range.
-pub(crate) fn bridges_with_ranges(state: &State, ranges: &[IpNet]) -> Vec<Unit> {
-    let is_bridge = |unit: &&Unit| matches!(unit, Unit::Bridge(_));
-    let has_address = |unit: &Unit| {
-        let bridge = state.units.get(unit).and_then(|unit_state| unit_state.bridge.as_ref());
-        let mut addresses = bridge.into_iter().flat_map(|bridge| &bridge.addresses);
-        addresses.any(|address| ranges.iter().any(|range| knit_ipam::overlaps(*address, *range)))
-    };
-    let is_overlap = |(_, problem): &(ObjectKey, Problem)| problem.reason == Reason::RangeOverlap;
-    let was_denied = |unit: &Unit| state.problems.get(unit).is_some_and(|all| all.iter().any(is_overlap));
-    let known = state.units.keys().take_while(is_bridge).filter(|unit| has_address(unit));
-    let failed = state.problems.keys().take_while(is_bridge).filter(|unit| was_denied(unit));
-    known.chain(failed).cloned().collect()
-}
-
-/// Another bridge of this node that has, or is about to get, an address in the same range, and whether it is in the
-/// same namespace.
-fn range_holder(state: &State, key: &BridgeKey, range: IpNet) -> Option<(IfName, bool)> {
-    let in_flight = state.in_flight.iter().map(|(unit, change)| (unit, &change.resolved.unit_state));
-    let others = state.units.iter().chain(in_flight).filter(|(unit, _)| **unit != Unit::Bridge(key.clone()));
-    let mut bridges = others.filter_map(|(unit, unit_state)| Some((unit, unit_state.bridge.as_ref()?)));
-    bridges
-        .find(|(_, bridge)| bridge.addresses.iter().any(|address| knit_ipam::overlaps(*address, range)))
-        .map(|(unit, bridge)| {
-            let is_mine = matches!(unit, Unit::Bridge(other) if other.namespace == key.namespace);
-            (bridge.name.clone(), is_mine)
-        })
 }

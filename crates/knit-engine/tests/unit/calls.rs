@@ -15,6 +15,7 @@ use knit_model::{SandboxId, Scope};
 use crate::support::executor::{cluster_network, execute, inspect_netns, new_sandboxes};
 use crate::support::kernel::FakeKernel;
 use crate::support::node::scope;
+use crate::support::with_settings;
 
 /// A node whose effects run only when the test runs them.
 struct SteppedNode {
@@ -31,7 +32,7 @@ impl SteppedNode {
     /// A node with the cluster network, idle.
     fn new() -> Self {
         let mut node = Self {
-            state: State::default(),
+            state: with_settings(State::default()),
             kernel: FakeKernel::with_state(new_sandboxes(&[
                 "s", "a", "b", "c", "s0", "s1", "s2", "s3", "s4", "last",
             ])),

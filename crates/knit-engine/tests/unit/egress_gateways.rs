@@ -27,6 +27,7 @@ use knit_model::{Address, Kind, NetState, SandboxId, Scope, kernel_ids};
 use crate::support::executor::{execute, new_sandboxes};
 use crate::support::kernel::FakeKernel;
 use crate::support::node::{bridge, object};
+use crate::support::with_settings;
 
 struct Node {
     state: State,
@@ -204,7 +205,7 @@ fn remote_pods(namespace: &str, addresses: &[&str]) -> Event {
 
 impl Node {
     fn new() -> Self {
-        let (state, kernel) = (State::default(), FakeKernel::with_state(host()));
+        let (state, kernel) = (with_settings(State::default()), FakeKernel::with_state(host()));
         let mut node = Self { state, kernel, journal: Vec::new(), rerouted: Vec::new() };
         // As after a restart: the nodes are not listed yet.
         let peers = Record::Peers {

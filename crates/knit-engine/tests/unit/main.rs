@@ -36,4 +36,5 @@ mod reconcile;
 mod routing;
 mod stacked_interfaces;
 mod support;
+mod tenant_ranges;
 mod wireguard_keys;

@@ -10,6 +10,7 @@ use knit_model::route::NextHop;
 use knit_model::{Address, NetState, Route, Rule, Scope, kernel_ids};
 
 use crate::support::node::{Node, bridge, object, with_peers};
+use crate::support::settings;
 
 /// Another node, with pods in 10.1.<number>.0/24, at 192.0.2.<number> on eth0.
 fn peer(number: u8) -> PeerNode {
@@ -416,25 +417,25 @@ fn tenant_bridge_never_gets_addresses_of_services_or_routes_of_the_host() {
     assert_eq!(node.problems("early"), [""; 0]);
     // The main network gets another route while the agent runs.
     node.handle(tenant("late", "10.244.1.0/25"));
-    let settings = Settings { routed: vec!["10.244.0.0/16".parse().unwrap()], ..Settings::default() };
-    node.handle(Event::SettingsChanged(settings));
+    let changed = Settings { routed: vec!["10.244.0.0/16".parse().unwrap()], ..settings() };
+    node.handle(Event::SettingsChanged(changed));
     let denied =
         "spec.entries[0]: bridge late: 10.244.1.0/25 overlaps the route of this node to 10.244.0.0/16";
     assert_eq!(node.problems("late"), [denied]);
-    node.handle(Event::SettingsChanged(Settings::default()));
+    node.handle(Event::SettingsChanged(settings()));
     assert_eq!(node.problems("late"), [""; 0]);
     // The cluster network may take over the ranges of another one.
-    let settings = Settings { routed: vec!["10.1.0.0/16".parse().unwrap()], ..Settings::default() };
-    node.handle(Event::SettingsChanged(settings));
+    let changed = Settings { routed: vec!["10.1.0.0/16".parse().unwrap()], ..settings() };
+    node.handle(Event::SettingsChanged(changed));
     node.handle(Event::ObjectApplied(network(vec![], false)));
     assert_eq!(node.problems(cluster::NAME), [""; 0]);
     // It keeps them if the host gets an address in them.
-    let settings = Settings {
+    let changed = Settings {
         forbidden: vec![("node's range".to_owned(), "10.1.1.0/24".parse().unwrap())],
         routed: vec![],
-        ..Settings::default()
+        ..settings()
     };
-    node.handle(Event::SettingsChanged(settings));
+    node.handle(Event::SettingsChanged(changed));
     node.handle(Event::Resync);
     assert_eq!(node.problems(cluster::NAME), [""; 0]);
 }

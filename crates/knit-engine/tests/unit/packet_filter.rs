@@ -30,6 +30,7 @@ use knit_model::{Plan, SandboxId, Scope, Step};
 use crate::support::executor::{cluster_network, execute, new_sandboxes};
 use crate::support::kernel::FakeKernel;
 use crate::support::node::{self, object};
+use crate::support::with_settings;
 
 /// A node whose packet filter can be held back, or fail.
 struct Node {
@@ -52,7 +53,7 @@ struct Node {
 impl Node {
     fn empty() -> Self {
         Self {
-            state: State::default(),
+            state: with_settings(State::default()),
             kernel: FakeKernel::with_state(new_sandboxes(&["a", "b", "c"])),
             journal: Vec::new(),
             pending: VecDeque::new(),
@@ -125,7 +126,7 @@ impl Node {
     }
 
     fn restart(&mut self) {
-        self.state = self.replayed();
+        self.state = with_settings(self.replayed());
         self.handle(Event::Restarted);
         self.handle(Event::Resync);
     }

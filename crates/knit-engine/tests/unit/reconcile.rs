@@ -401,7 +401,7 @@ proptest! {
     #[test]
     fn any_history_converges_replays_and_can_be_undone(operations in prop::collection::vec(operation(), 1..25)) {
         let mut node = Node::with_kernel(with_eth0(&["p0", "p1", "p2"]));
-        node.recording = Some(Vec::new());
+        node.start_recording();
         let before = node.kernel.observe();
         for operation in &operations {
             perform(&mut node, operation);

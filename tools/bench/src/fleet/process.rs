@@ -18,7 +18,7 @@ use knit_agent::executor::{Executor, ExecutorSource};
 use knit_agent::kubernetes::{self, SandboxSource};
 use knit_engine::call::{AttachmentMetadata, DetachScope, InterfaceRequest, SandboxRequest};
 use knit_engine::pods::RunningSandbox;
-use knit_engine::{AttachRequest, CallId, CallResult, DetachRequest, Event};
+use knit_engine::{AttachRequest, CallId, CallResult, DetachRequest, Event, tenant_ranges};
 use knit_kernel::memory;
 use knit_model::provenance::Dialect;
 use knit_model::sandbox::SandboxInstance;
@@ -219,6 +219,7 @@ fn config(node: &str, folder: &Path, kubeconfig: &Path) -> Config {
         metrics_addr: String::new(),
         health_addr: String::new(),
         workers: WORKERS,
+        tenant_ranges: Some(tenant_ranges::all_addresses().to_vec()),
         ..Config::default()
     };
     config.cluster_network.masquerade = true;

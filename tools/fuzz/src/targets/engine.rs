@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use knit_crds::Object;
 use knit_engine::call::NetnsInfo;
 use knit_engine::recording::{NewEntry, digest};
-use knit_engine::{Effect, Event, PlanResult, Record, State, StoredObject, step};
+use knit_engine::{Effect, Event, PlanResult, Record, State, StoredObject, step, tenant_ranges};
 use knit_ipam::Time;
 use knit_model::intent::Intent;
 use knit_model::provenance::{Dialect, ObjectRef};
@@ -37,7 +37,8 @@ pub struct Node {
 impl Default for Node {
     fn default() -> Self {
         let mut line = Vec::new();
-        let state = State::default();
+        let mut state = State::default();
+        state.settings.tenant_ranges = tenant_ranges::all_addresses().to_vec();
         NewEntry::Opened { version: "0", state: &state }.write(&mut line).expect("a state is plain data");
         let recording = String::from_utf8(line).expect("JSON is text");
         let mut node = Self { state, journal: String::new(), recording, plugin_result: "{}".to_owned() };

@@ -5,7 +5,7 @@ use knit_engine::{Event, Record};
 use knit_model::SandboxId;
 
 use super::{Cluster, RAMP_UP, RESYNC_INTERVAL, ScheduledEvent};
-use crate::node::ScheduledFlags;
+use crate::node::{ScheduledFlags, with_settings};
 use crate::queue::{MINUTE, SECOND, SimTime};
 use crate::trace::TraceSubject;
 
@@ -138,7 +138,7 @@ impl Cluster {
         self.record_trace(at, "agent restarts", TraceSubject::Node);
         self.compare_with_journal(at);
         let node = &mut self.nodes[at];
-        node.state = node.state.persistent();
+        node.state = with_settings(node.state.persistent());
         node.is_up = true;
         node.network = None;
         self.roll_back_unfinished(at);

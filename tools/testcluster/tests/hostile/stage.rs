@@ -84,7 +84,7 @@ const VICTIM_OBJECTS: &str = "
 apiVersion: podnetwork.opdev.io/v1alpha1
 kind: VirtualNetwork
 metadata: {name: blue}
-spec: {subnets: [10.177.0.0/24], transport: vxlan}
+spec: {subnets: [192.168.117.0/24], transport: vxlan}
 ---
 apiVersion: podnetwork.opdev.io/v1alpha1
 kind: Veth

@@ -2,6 +2,7 @@
 
 mod addresses;
 mod authority;
+mod closed_ranges;
 mod definitions;
 mod load;
 mod names;

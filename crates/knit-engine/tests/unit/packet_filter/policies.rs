@@ -6,6 +6,7 @@ use knit_policy::{Labels, PodKey, PolicyId, PolicyKind, PolicyNamespace, PolicyP
 use serde_json::{Value, json};
 
 use super::*;
+use crate::support::settings;
 
 /// The cluster network with policies.
 fn network_with_policies() -> StoredObject {
@@ -260,7 +261,7 @@ fn a_node_that_cannot_filter_bridged_packets_is_reported() {
     let mut node = Node::with_policies();
     let warnings = |node: &Node| node.state.report(&cluster::key()).unwrap().warnings;
     assert_eq!(warnings(&node), [""; 0]);
-    let settings = Settings { lacks_bridge_filter: true, ..Settings::default() };
+    let settings = Settings { lacks_bridge_filter: true, ..settings() };
     node.handle(Event::SettingsChanged(settings));
     assert!(warnings(&node)[0].contains("br_netfilter"), "{:?}", warnings(&node));
 }

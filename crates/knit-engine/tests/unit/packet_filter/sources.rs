@@ -7,6 +7,7 @@ use knit_model::link::{Bond, Dummy, Ipvlan, IpvlanMode, Kind, Macvlan, MacvlanMo
 use knit_model::report::Phase;
 
 use super::*;
+use crate::support::settings;
 
 const RANGE: &str = "10.9.0.0/24";
 const CHOSEN: &str = "02:00:5e:00:53:01";
@@ -364,7 +365,7 @@ fn an_address_on_a_bridge_is_no_pods_nodes_or_services() {
     assert_eq!(node.warnings(&key).len(), 3, "{:?}", node.warnings(&key));
     // The range becomes one of the node.
     let forbidden = vec![("node's range".to_owned(), "172.18.0.0/16".parse().unwrap())];
-    node.handle(Event::SettingsChanged(Settings { forbidden, ..Settings::default() }));
+    node.handle(Event::SettingsChanged(Settings { forbidden, ..settings() }));
     assert_eq!(chosen(&node), texts(&["10.20.0.1"]));
     let is_reported = |warning: &String| warning.contains("172.18.0.5/32 overlaps the node's range");
     assert!(node.warnings(&key).iter().any(is_reported), "{:?}", node.warnings(&key));

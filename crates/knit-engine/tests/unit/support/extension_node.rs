@@ -17,6 +17,7 @@ use knit_model::provenance::Dialect;
 
 use super::executor::{cluster_network, execute, new_sandboxes};
 use super::kernel::FakeKernel;
+use super::with_settings;
 
 /// All pods.
 pub const PODS: [&str; 3] = ["a", "b", "c"];
@@ -65,7 +66,7 @@ pub struct ExtensionNode {
 impl ExtensionNode {
     pub fn new() -> Self {
         let mut node = Self {
-            state: State::default(),
+            state: with_settings(State::default()),
             journal: Vec::new(),
             pending: VecDeque::new(),
             results: Vec::new(),
@@ -268,7 +269,7 @@ impl ExtensionNode {
     pub fn restart(&mut self) {
         self.pending.clear();
         self.results.clear();
-        self.state = State::default();
+        self.state = with_settings(State::default());
         self.journal.iter().for_each(|record| self.state.record(record));
         let unfinished: Vec<_> = self.state.unfinished.keys().cloned().collect();
         for unit in unfinished {

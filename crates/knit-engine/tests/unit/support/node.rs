@@ -9,7 +9,7 @@ use knit_engine::quota::ClaimRequest;
 use knit_engine::recording::{Entry, NewEntry, digest};
 use knit_engine::{
     ApplyFailure, CallResult, Effect, Event, KeyError, ObjectKey, ObserveRequest, PlanResult, PublicKeys,
-    Record, State, StoredObject, UnsupportedKind, step,
+    Record, Settings, State, StoredObject, UnsupportedKind, step,
 };
 use knit_ipam::Time;
 use knit_model::connected_routes::ConnectedRoutes;
@@ -26,6 +26,7 @@ use knit_model::{
 
 use super::executor::restrict_filter;
 use super::kernel::FakeKernel;
+use super::{settings, with_settings};
 
 /// Bounds the number of events, so that a loop in the engine fails instead of hanging.
 const MAX_EVENTS: usize = 10_000;
@@ -37,6 +38,8 @@ pub struct Node {
     pub state: State,
     pub kernel: FakeKernel,
     pub journal: Vec<Record>,
+    /// What the agent sets at every start.
+    pub settings: Settings,
     /// Plans of units whose text contains this fail.
     pub failing_unit: Option<String>,
     /// A kind of link that the kernel does not support.
@@ -71,9 +74,10 @@ impl Node {
     pub fn with_kernel(kernel: NetState) -> Self {
         let kernel = FakeKernel::with_state(kernel);
         Self {
-            state: State::default(),
+            state: with_settings(State::default()),
             kernel,
             journal: Vec::new(),
+            settings: settings(),
             failing_unit: None,
             missing_kind: None,
             rejected_kind: None,
@@ -93,6 +97,9 @@ impl Node {
 
     /// Handles an event and all its effects.
     pub fn handle(&mut self, event: Event) {
+        if matches!(event, Event::Restarted) {
+            self.state.settings = self.settings.clone();
+        }
         let mut events = with_its_peers(event);
         let mut count = 0;
         while let Some(event) = events.pop_front() {
@@ -122,6 +129,13 @@ impl Node {
     /// Gives the node these other nodes.
     pub fn set_peers(&mut self, peers: &[PeerNode]) {
         node_events(peers).into_iter().for_each(|event| self.handle(event));
+    }
+
+    /// Starts a recording of a new node, as an agent does.
+    pub fn start_recording(&mut self) {
+        let mut line = Vec::new();
+        NewEntry::Settings(&self.state.settings).write(&mut line).unwrap();
+        self.recording = Some(vec![String::from_utf8(line).unwrap()]);
     }
 
     /// Starts a segment of the recording. A node without changes in flight continues from the serialised form of its state.

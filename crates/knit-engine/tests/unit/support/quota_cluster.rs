@@ -84,7 +84,7 @@ impl QuotaCluster {
         let nodes = (0..nodes).map(|_| Node::with_kernel(NetState::default())).collect();
         let mut cluster = Self { api, nodes };
         for node in 0..cluster.nodes.len() {
-            cluster.nodes[node].recording = Some(Vec::new());
+            cluster.nodes[node].start_recording();
             cluster.nodes[node].handle(Event::ObjectApplied(shared_quota(hard)));
             cluster.nodes[node].handle(Event::ObjectApplied(network()));
             cluster.restart_watch(node);

@@ -125,7 +125,7 @@ fn tunnel_of_a_pod_into_another_tenants_network() {
         let (_, rest) = address.split_once("inet ").unwrap();
         let remote = rest.split('/').next().unwrap();
         let change = format!(
-            "ip link add att0 type vxlan id {} dstport {TUNNEL} remote {remote} local {}; ip addr add 10.177.0.77/24 dev att0; ip link set att0 up",
+            "ip link add att0 type vxlan id {} dstport {TUNNEL} remote {remote} local {}; ip addr add 192.168.117.77/24 dev att0; ip link set att0 up",
             stage.vni, stage.admin.ipv4
         );
         let configuration = Configuration::change(&stage, &change);

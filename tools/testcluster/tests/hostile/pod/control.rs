@@ -95,7 +95,7 @@ fn sockets_of_the_agent_for_other_users_of_the_node() {
 
 /// A frame into the other tenant's network inside of a VXLAN packet.
 fn inner(stage: &Stage, note: &str) -> Vec<u8> {
-    let from: IpAddr = "10.177.0.77".parse().unwrap();
+    let from: IpAddr = "192.168.117.77".parse().unwrap();
     packet((stage.plain.mac, [0xff; 6]), (from, stage.blue[0]), UDP, &udp(PORT, PORT, note.as_bytes()))
 }
 

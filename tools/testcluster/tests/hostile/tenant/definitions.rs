@@ -83,6 +83,22 @@ fn assert_network_refused(stage: &Stage, network: &str, expected: &str) {
     stage.assert_unaffected(&before, &[]);
 }
 
+/// Asserts that the node does not become the gateway of a network outside of the cluster.
+#[track_caller]
+fn assert_gateway_refused(stage: &Stage) {
+    let ipam = json!({"type": "host-local", "subnet": "1.1.1.0/30"});
+    let config = json!({"type": "bridge", "bridge": "attgw0", "isGateway": true, "ipam": ipam});
+    stage.attacker.apply(&definition("gateway", &config));
+    let before = stage.host_state(&["1.1.1.1"]);
+    select_networks(stage, "gateway@att0");
+    let args = ["-n", &stage.attacker.name, "get", "podnetworkstates", "plain", "-o", "json"];
+    let state = || String::from_utf8_lossy(&run(&args).stdout).into_owned();
+    let expected = "is not within a range that is open to tenants";
+    eventually("the gateway is refused", state, |state| state.contains(expected));
+    stage.assert_unaffected(&before, &["1.1.1.1"]);
+    stage.attacker.kubectl(&["delete", "net-attach-def", "gateway"]);
+}
+
 #[test]
 fn definitions_of_other_namespaces_and_with_paths_and_links_of_the_host() {
     let stage = stage();
@@ -131,6 +147,7 @@ fn definitions_of_other_namespaces_and_with_paths_and_links_of_the_host() {
         assert_network_refused(&stage, name, expected);
         stage.attacker.kubectl(&["delete", "net-attach-def", name]);
     }
+    assert_gateway_refused(&stage);
     select_networks(&stage, "");
     eventually("no link was added to a node", links, |links| *links == before);
 }

@@ -13,7 +13,7 @@ use crate::support::operator::eventually;
 use crate::support::programs::script;
 
 /// An address of the other tenant's network that no pod has.
-const FREE: &str = "10.177.0.77/24";
+const FREE: &str = "192.168.117.77/24";
 
 fn node_address(node: &str) -> String {
     let all = kubectl(&[
@@ -123,7 +123,7 @@ fn virtualnetwork_with_the_vni_of_another_tenants_network() {
     let stage = stage();
     let network = object(
         "VirtualNetwork",
-        &json!({"subnets": ["10.177.0.0/24"], "transport": "vxlan", "vni": stage.vni}),
+        &json!({"subnets": ["192.168.117.0/24"], "transport": "vxlan", "vni": stage.vni}),
     );
     let name = network["metadata"]["name"].clone();
     let network = stage.create(&network);
@@ -141,7 +141,8 @@ fn virtualnetwork_with_the_vni_of_another_tenants_network() {
 #[test]
 fn virtualnetwork_with_the_name_and_subnet_of_another_tenants_network() {
     let stage = stage();
-    let mut network = object("VirtualNetwork", &json!({"subnets": ["10.177.0.0/24"], "transport": "vxlan"}));
+    let mut network =
+        object("VirtualNetwork", &json!({"subnets": ["192.168.117.0/24"], "transport": "vxlan"}));
     network["metadata"]["name"] = json!("blue");
     let _network = stage.create(&network);
     let _veth = stage.create(&object(
@@ -149,7 +150,7 @@ fn virtualnetwork_with_the_name_and_subnet_of_another_tenants_network() {
         &json!({"selector": select("plain"), "interfaceName": "att0", "network": "blue"}),
     ));
     let links = || script(&stage.attacker, "plain", "ip -o addr show dev att0");
-    eventually("the pod is on its own network", links, |links| links.contains("10.177.0."));
+    eventually("the pod is on its own network", links, |links| links.contains("192.168.117."));
     assert_isolated(&stage, &stage.plain);
 }
 
