@@ -33,6 +33,7 @@ mod quota_claims;
 mod quotas;
 mod reconcile;
 mod routing;
+mod segments;
 mod stacked_interfaces;
 mod support;
 mod wireguard_keys;
