@@ -74,7 +74,7 @@ fn execute(command: &str, folder: &Path, path: &str) -> String {
 
 impl Addresses {
     /// A command of the page with the addresses of this cluster.
-    fn in_command(&self, command: &str) -> String {
+    pub fn in_command(&self, command: &str) -> String {
         let words = command.split(' ').map(|word| {
             let known = self.0.iter().filter(|(page, _)| contains_address(word, page));
             known.fold(word.to_owned(), |word, (page, real)| word.replace(page.as_str(), real))
@@ -83,7 +83,7 @@ impl Addresses {
     }
 
     /// Compares an output line by line; keeps the addresses that it shows if it is as expected.
-    fn compare(&mut self, expected: &[String], output: &str) -> Result<(), String> {
+    pub fn compare(&mut self, expected: &[String], output: &str) -> Result<(), String> {
         let output: Vec<&str> = output.lines().collect();
         let mut known = self.0.clone();
         if !matches(expected, &output, &mut known) {
