@@ -112,7 +112,7 @@ fn segments_follow_annotations_and_labels() {
     let own = format!("{}-vn namespace True", namespace.name);
     wait_networks(&namespace, &[]);
     annotate(&namespace, &format!("{ANNOTATION}=true"));
-    wait_networks(&namespace, &[own.clone()]);
+    wait_networks(&namespace, std::slice::from_ref(&own));
     namespace.kubectl(&["label", "pod", "one", "two", &format!("{APP}=Web_1")]);
     let app = "app-5765625f31 app True".to_owned();
     wait_networks(&namespace, &[app.clone(), own.clone()]);
