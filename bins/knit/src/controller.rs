@@ -1,16 +1,25 @@
 //! `knit controller`: the cluster controller.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
+use knit_agent::config::Config;
 use knit_controller::run::{self, Options};
 use tracing_subscriber::filter::LevelFilter;
+
+use crate::preflight::Profile;
 
 /// The flags of the controller.
 #[derive(Clone, Debug, Args)]
 pub struct Flags {
+    /// Profile of the agents
+    #[arg(long, env = "KNIT_PROFILE", value_enum, default_value_t)]
+    profile: Profile,
+    /// Configuration file of the agents, with `--profile primary`: whether they isolate namespaces and apps
+    #[arg(long, env = "KNIT_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Kubeconfig file [default: the service account of the pod]
     #[arg(long, env = "KNIT_KUBECONFIG", value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -43,6 +52,10 @@ pub fn run(flags: Flags) -> Result<ExitCode> {
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .init();
+    let cluster_network = match flags.profile {
+        Profile::Beside => None,
+        Profile::Primary => Some(isolates(flags.config.as_deref())?),
+    };
     let name = flags.identity.unwrap_or_else(|| {
         let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         format!("{}-{}", host.unwrap_or_default(), std::process::id())
@@ -52,7 +65,14 @@ pub fn run(flags: Flags) -> Result<ExitCode> {
         namespace: flags.namespace,
         name,
         sample_image: flags.sample_image,
+        cluster_network,
         health_addr: flags.health_addr,
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether agents with this configuration isolate namespaces and apps.
+fn isolates(config: Option<&Path>) -> Result<bool> {
+    let config = config.map_or_else(|| Ok(Config::default()), Config::read)?;
+    Ok(config.cluster_network.network_policy)
 }

@@ -41,9 +41,9 @@ pub struct Flags {
     cluster_ranges: bool,
 }
 
-/// The profile to be installed.
+/// The profile of the agents of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Profile {
+pub(crate) enum Profile {
     /// In addition to the CNI plugin of the cluster
     #[default]
     Beside,

@@ -14,6 +14,9 @@
 {{- $address := dict "name" "KNIT_METRICS_ADDR" "value" $root.Values.agent.metricsAddress }}
 {{- $_ := set $container "env" (append $container.env $address) }}
 {{- else if eq $object.kind "Deployment" }}
+{{- if eq $root.Values.profile "primary" }}
+{{- include "knit.patch" (dict "object" $object "patch" (fromYaml ($root.Files.Get "files/primary/controller.patch.yaml"))) }}
+{{- end }}
 {{- include "knit.workload" (dict "root" $root "object" $object "values" $root.Values.controller) }}
 {{- $_ := set $object.spec "replicas" (int $root.Values.controller.replicas) }}
 {{- else if and (eq $object.kind "ConfigMap") $root.Values.primary.config }}
@@ -46,12 +49,12 @@ fields are replaced. */}}
 {{- $spec := .object.spec.template.spec }}
 {{- $container := first $spec.containers }}
 {{- range $key, $news := .patch.spec.template.spec }}
-{{- if eq $key "volumes" }}{{ $_ := set $spec $key (concat $news $spec.volumes) }}
+{{- if eq $key "volumes" }}{{ $_ := set $spec $key (concat $news (default list $spec.volumes)) }}
 {{- else if ne $key "containers" }}{{ $_ := set $spec $key $news }}
 {{- end }}
 {{- end }}
 {{- range $key, $news := first .patch.spec.template.spec.containers }}
-{{- if eq $key "volumeMounts" }}{{ $_ := set $container $key (concat $news $container.volumeMounts) }}
+{{- if eq $key "volumeMounts" }}{{ $_ := set $container $key (concat $news (default list $container.volumeMounts)) }}
 {{- else if eq $key "env" }}
 {{- $names := dict }}
 {{- range $news }}{{ $_ := set $names .name true }}{{ end }}

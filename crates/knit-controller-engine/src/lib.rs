@@ -6,7 +6,8 @@
 //! - finalizers, which are removed when no node uses an object any more;
 //! - `PodConfig.sampleDeployment` ([`sample`]);
 //! - garbage collection of the states and address blocks of deleted nodes;
-//! - node labels with the features of each node ([`labels`]).
+//! - node labels with the features of each node ([`labels`]);
+//! - VirtualNetworks that show the segments of the cluster network.
 //!
 //! A host passes [`Event`]s and the time to [`step`] and executes the [`Effect`]s: `knit-controller` with an API server,
 //! `knit-sim` with a simulated one. This crate is separate from `knit-engine` because the status of an object depends
@@ -16,8 +17,10 @@ mod blocks;
 pub mod labels;
 pub mod rollup;
 pub mod sample;
+mod segments;
 mod state;
 mod step;
 
+pub use segments::{NamespaceInfo, SegmentOptions};
 pub use state::{HeldBlock, Name, State, TrackedObject};
 pub use step::{Effect, Event, finalizer, step};

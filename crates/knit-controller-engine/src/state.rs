@@ -7,6 +7,7 @@ use knit_crds::states::{AppliedObject, NodeNetworkStatus, PodNetworkStateStatus}
 use knit_engine::ObjectKey;
 
 use crate::labels::Labels;
+use crate::segments::Segments;
 
 /// A namespaced object, by namespace and name.
 pub type Name = (String, String);
@@ -56,12 +57,14 @@ pub struct State {
     pub(crate) dirty: BTreeSet<ObjectKey>,
     /// Nodes whose labels must be reconciled.
     pub(crate) dirty_nodes: BTreeSet<String>,
+    /// Segments of the cluster network.
+    pub(crate) segments: Segments,
 }
 
 impl State {
     /// Whether anything must be reconciled.
     pub fn needs_reconcile(&self) -> bool {
-        !self.dirty.is_empty() || !self.dirty_nodes.is_empty()
+        !self.dirty.is_empty() || !self.dirty_nodes.is_empty() || self.segments.needs_reconcile()
     }
 
     /// Whether blocks of deleted nodes await their expiry.

@@ -10,7 +10,7 @@ use knit_crds::kinds::UsedCounts;
 use knit_crds::states::{AppliedObject, NodeNetworkStatus, PodNetworkStateStatus};
 use knit_crds::status::READY;
 use knit_crds::{Object, Severity, WatchUpdate};
-use knit_engine::ObjectKey;
+use knit_engine::{ObjectKey, cluster};
 use knit_model::provenance::ObjectRef;
 use knit_model::quota::ResourceCounts;
 use serde_json::Value;
@@ -19,6 +19,7 @@ use crate::blocks;
 use crate::labels::{self, Labels};
 use crate::rollup::{RollUp, roll_up};
 use crate::sample;
+use crate::segments::{self, NamespaceInfo};
 use crate::state::{HeldBlock, Name, State, TrackedObject};
 
 /// How long a status waits for the reports of agents about a new generation, in milliseconds.
@@ -32,6 +33,9 @@ const NODES: &str = "NodeNetwork";
 const ALIVE: &str = "Node";
 const SAMPLES: &str = "Deployment";
 const BLOCKS: &str = "PodAddressBlock";
+/// Resources that must have synced if segments of the cluster network depend on them.
+const NAMESPACES: &str = "Namespace";
+const APP_PODS: &str = "Pod";
 /// The kind that affects the labels of every node.
 const UPLINKS: &str = "Uplink";
 
@@ -50,6 +54,12 @@ pub enum Event {
     Samples(WatchUpdate<(Name, String)>),
     /// An update of address blocks, by name.
     Blocks(WatchUpdate<(String, HeldBlock)>),
+    /// An update of Namespaces.
+    Namespaces(WatchUpdate<(String, NamespaceInfo)>),
+    /// An update of pods with an app label, each with the label's value.
+    AppPods(WatchUpdate<(Name, String)>),
+    /// A write of a segment in this namespace failed.
+    SegmentWriteFailed(String),
     /// A write of this object failed.
     WriteFailed(ObjectKey),
     /// A write of the labels of this node failed.
@@ -108,6 +118,22 @@ pub enum Effect {
         /// The resourceVersion that this is based on.
         version: String,
     },
+    /// Create the object of a segment, unless an object has its name.
+    CreateSegment {
+        /// The object.
+        key: ObjectKey,
+        /// Its manifest.
+        manifest: Value,
+    },
+    /// Delete the object of a segment, unless it has changed since.
+    DeleteSegment {
+        /// The object.
+        key: ObjectKey,
+        /// Its uid.
+        uid: String,
+        /// The resourceVersion that this is based on.
+        version: String,
+    },
     /// Publish an Event about an object.
     PublishEvent {
         /// The object.
@@ -133,6 +159,15 @@ pub fn step(state: &mut State, event: Event, now: i64) -> Vec<Effect> {
             blocks::handle(state, update);
             state.synced.insert(BLOCKS.to_owned());
         }
+        Event::Namespaces(update) => {
+            segments::on_namespaces(state, update);
+            state.synced.insert(NAMESPACES.to_owned());
+        }
+        Event::AppPods(update) => {
+            segments::on_app_pods(state, update);
+            state.synced.insert(APP_PODS.to_owned());
+        }
+        Event::SegmentWriteFailed(namespace) => segments::on_failure(state, namespace, now),
         Event::WriteFailed(key) => {
             // The status in the cluster is unknown.
             if let Some(tracked) = state.objects.get_mut(&key) {
@@ -154,6 +189,9 @@ pub fn step(state: &mut State, event: Event, now: i64) -> Vec<Effect> {
 fn handle_objects(state: &mut State, kind: &'static str, update: WatchUpdate<Object>, now: i64) {
     if kind == UPLINKS {
         state.dirty_nodes.extend(state.cluster_nodes.keys().cloned());
+    }
+    if kind == cluster::KIND {
+        segments::on_objects(state, &update);
     }
     match update {
         WatchUpdate::Listed(objects) => {
@@ -285,7 +323,8 @@ impl State {
     /// Resources that have not synced. Nothing is reconciled before all have.
     pub fn unsynced(&self) -> BTreeSet<String> {
         let others = [PODS, NODES, ALIVE, SAMPLES, BLOCKS].into_iter();
-        let needed = Object::kinds().iter().map(|kind| kind.kind.as_str()).chain(others);
+        let of_segments = [NAMESPACES, APP_PODS].into_iter().filter(|_| self.segments.needs_watches());
+        let needed = Object::kinds().iter().map(|kind| kind.kind.as_str()).chain(others).chain(of_segments);
         needed.filter(|what| !self.synced.contains(*what)).map(str::to_owned).collect()
     }
 }
@@ -294,7 +333,7 @@ fn reconcile(state: &mut State, now: i64) -> Vec<Effect> {
     if !state.unsynced().is_empty() {
         return Vec::new();
     }
-    let mut effects = Vec::new();
+    let mut effects = segments::reconcile(state, now);
     for key in std::mem::take(&mut state.dirty) {
         reconcile_object(state, &key, now, &mut effects);
     }
@@ -382,7 +421,7 @@ fn condition(object: &Object) -> Option<(String, String, String)> {
     Some((ready.status.clone(), ready.reason.clone(), ready.message.clone()))
 }
 
-fn publish_event(object: &Object, severity: Severity, reason: &str, note: String) -> Effect {
+pub(crate) fn publish_event(object: &Object, severity: Severity, reason: &str, note: String) -> Effect {
     Effect::PublishEvent { object: object.object_ref(), severity, reason: reason.to_owned(), note }
 }
 

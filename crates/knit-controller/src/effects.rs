@@ -94,6 +94,17 @@ impl Executor {
                 }
                 return None;
             }
+            Effect::CreateSegment { key, manifest } => {
+                let object = serde_json::from_value(manifest).ok()?;
+                let created = self.api(&key)?.create(&PostParams::default(), &object).await;
+                return segment_written(&key, "created", created.map(drop));
+            }
+            Effect::DeleteSegment { key, uid, version } => {
+                let preconditions = Preconditions { uid: Some(uid), resource_version: Some(version) };
+                let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+                let deleted = self.api(&key)?.delete(&key.name, &params).await;
+                return segment_written(&key, "deleted", deleted.map(drop));
+            }
             Effect::PublishEvent { object, severity, reason, note } => {
                 self.recorder.publish(&reference(&object)?, severity, &reason, &note).await;
                 return None;
@@ -139,6 +150,20 @@ impl Executor {
         }
         created.map(|_| ())
     }
+}
+
+/// Logs the result of a write of a segment. Returns an event if it must be retried.
+fn segment_written(key: &ObjectKey, what: &str, result: kube::Result<()>) -> Option<Event> {
+    match result {
+        Ok(()) => tracing::info!(object = %key, "{what} the segment"),
+        // There is an object of that name, it has changed or is deleted: the watch triggers another reconciliation.
+        Err(kube::Error::Api(why)) if [404, 409].contains(&why.code) => {}
+        Err(why) => {
+            tracing::warn!(object = %key, %why, "the segment cannot be {what}; retrying");
+            return Some(Event::SegmentWriteFailed(key.namespace.clone()));
+        }
+    }
+    None
 }
 
 fn reference(object: &ObjectRef) -> Option<ObjectReference> {

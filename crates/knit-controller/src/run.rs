@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::Node;
-use knit_controller_engine::{Effect, Event, HeldBlock, State, labels, sample, step};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use knit_controller_engine::{
+    Effect, Event, HeldBlock, NamespaceInfo, SegmentOptions, State, labels, sample, step,
+};
 use knit_crds::states::{NodeNetwork, PodAddressBlock, PodNetworkState};
 use knit_crds::{KindInfo, Object};
 use knit_engine::ObjectKey;
@@ -15,6 +17,7 @@ use knit_kube::kube::core::PartialObjectMeta;
 use knit_kube::kube::runtime::watcher;
 use knit_kube::kube::{Api, Client, Resource, ResourceExt};
 use knit_kube::{EventRecorder, WatchUpdate, api_resource, parse_object};
+use knit_policy::{APP_LABEL, is_isolated};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
@@ -27,8 +30,10 @@ use crate::lease::Election;
 const BATCH_DELAY: Duration = Duration::from_millis(20);
 /// The reconciliation interval while objects are pending.
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
-/// The reconciliation interval while blocks of deleted nodes await their expiry.
+/// The reconciliation interval while blocks of deleted nodes await their expiry, or failed writes their repetition.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(10);
+/// Pods with an address of the cluster network: neither on the host network nor ended.
+const PODS_ON_THE_NETWORK: &str = "spec.hostNetwork=false,status.phase!=Succeeded,status.phase!=Failed";
 /// The maximum number of concurrent requests.
 const MAX_CONCURRENT_REQUESTS: usize = 16;
 
@@ -43,6 +48,8 @@ pub struct Options {
     pub name: String,
     /// The image of sample Deployments, which sleeps when run with `pause`.
     pub sample_image: String,
+    /// With a cluster network of Knit: whether the agents isolate namespaces and apps.
+    pub cluster_network: Option<bool>,
     /// The address of the health endpoint; `:9477` is every address of the pod, empty disables it.
     pub health_addr: String,
 }
@@ -109,9 +116,12 @@ async fn serve(options: Options) -> Result<(), Error> {
 async fn reconcile_loop(client: Client, options: &Options, health: &Health) {
     let (events, mut incoming) = unbounded_channel();
     watch_all(&client, &events);
+    if options.cluster_network == Some(true) {
+        watch_isolation(&client, &events);
+    }
     let recorder = EventRecorder::new(client.clone(), "knit-controller", &options.name);
     let executor = Executor { client, recorder, image: options.sample_image.clone() };
-    let mut state = State::default();
+    let mut state = initial_state(options);
     health.set_unsynced(state.unsynced());
     while next_updates(&mut state, &mut incoming).await {
         health.set_unsynced(state.unsynced());
@@ -132,6 +142,11 @@ async fn reconcile_loop(client: Client, options: &Options, health: &Health) {
     }
 }
 
+fn initial_state(options: &Options) -> State {
+    let Some(isolation) = options.cluster_network else { return State::default() };
+    State::with_segments(SegmentOptions { namespace: options.namespace.clone(), isolation })
+}
+
 fn key_of(effect: &Effect) -> Option<&ObjectKey> {
     match effect {
         Effect::CreateSample { key, .. } => Some(key),
@@ -143,7 +158,7 @@ fn key_of(effect: &Effect) -> Option<&ObjectKey> {
 async fn next_updates(state: &mut State, incoming: &mut UnboundedReceiver<Event>) -> bool {
     let first = if state.needs_reconcile() {
         timeout(RETRY_INTERVAL, incoming.recv()).await.ok()
-    } else if state.has_missing_nodes() {
+    } else if state.has_missing_nodes() || state.has_failed_segments() {
         timeout(EXPIRY_INTERVAL, incoming.recv()).await.ok()
     } else {
         Some(incoming.recv().await)
@@ -212,6 +227,26 @@ fn watch_all(client: &Client, events: &UnboundedSender<Event>) {
         },
         Event::Samples,
     );
+}
+
+/// Watches what isolates pods of the cluster network: annotations and labels of Namespaces, and labels of pods.
+fn watch_isolation(client: &Client, events: &UnboundedSender<Event>) {
+    let namespaces = Api::<PartialObjectMeta<Namespace>>::all(client.clone());
+    let read = |namespace: PartialObjectMeta<Namespace>| {
+        let info = NamespaceInfo {
+            isolated: is_isolated(namespace.labels(), namespace.annotations()),
+            terminating: namespace.metadata.deletion_timestamp.is_some(),
+        };
+        (namespace.name_any(), info)
+    };
+    spawn_watch(namespaces, "namespaces", watcher::Config::default(), events, read, Event::Namespaces);
+    let pods = Api::<PartialObjectMeta<Pod>>::all(client.clone());
+    let of_apps = watcher::Config::default().labels(APP_LABEL).fields(PODS_ON_THE_NETWORK);
+    let read = |pod: PartialObjectMeta<Pod>| {
+        let app = pod.labels().get(APP_LABEL).cloned().unwrap_or_default();
+        ((pod.namespace().unwrap_or_default(), pod.name_any()), app)
+    };
+    spawn_watch(pods, "pods of apps", of_apps, events, read, Event::AppPods);
 }
 
 /// Watches a resource in the background, and sends its updates as events.

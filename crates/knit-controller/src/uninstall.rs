@@ -24,6 +24,8 @@ use tokio::time::{Instant, sleep};
 
 /// The label selector of Knit's own manifests.
 const LABEL: &str = "app.kubernetes.io/part-of=knit";
+/// The binding that allows the controller to create segments of the cluster network, which it would do again.
+const SEGMENTS_BINDING: &str = "knit-controller-segments";
 /// The poll interval while agents roll back.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -33,6 +35,8 @@ pub async fn uninstall(
     timeout: Duration,
     mut report: impl FnMut(String),
 ) -> kube::Result<()> {
+    let bindings = Api::<ClusterRoleBinding>::all(client.clone());
+    ignore_not_found(bindings.delete(SEGMENTS_BINDING, &DeleteParams::default()).await.map(drop))?;
     for kind in Object::kinds() {
         let gone = delete_objects(&client, kind).await?;
         if gone > 0 {

@@ -23,7 +23,9 @@ pub use podroute::{PodRoute, PodRouteSpec};
 pub use podsocket::{PodSocket, PodSocketSpec, SocketEntry, SocketType};
 pub use primarynetwork::{PrimaryFields, PrimaryNetwork, PrimaryNetworkSpec};
 pub use uplink::{Uplink, UplinkSpec};
-pub use virtualnetwork::{Isolation, VirtualNetwork, VirtualNetworkSpec};
+pub use virtualnetwork::{
+    CLUSTER_SEGMENT, Isolation, Segment, SegmentScope, VirtualNetwork, VirtualNetworkSpec,
+};
 
 use jiff::Timestamp;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;

@@ -34,6 +34,7 @@ pub mod quota;
 pub mod recording;
 pub mod reports;
 mod resolve;
+mod segments;
 pub mod sockets;
 pub mod state;
 mod status;

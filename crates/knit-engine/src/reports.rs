@@ -137,6 +137,7 @@ impl StoredObject {
                 intent.spec,
                 IntentSpec::Uplink(_)
                     | IntentSpec::Network(_)
+                    | IntentSpec::Segment(_)
                     | IntentSpec::RequiredExtensions(_)
                     | IntentSpec::Quota(_)
                     | IntentSpec::AddressPool(_)

@@ -158,7 +158,7 @@ fn is_used(state: &State, object: &StoredObject) -> bool {
     !concerns_pods_only(object) || state.uses_namespace(&object.object.namespace)
 }
 
-/// Whether an API server has the object and it only adds something to pods of its own namespace. Bridges, networks and
+/// Whether an API server has the object and it only adds something to pods of its own namespace, or nothing at all. Bridges, networks and
 /// uplinks exist without pods; fixed addresses are reserved, and modes of ipvlans decided, for all namespaces. What
 /// restricts pods, such as a quota, has to be known before they start, also after a restart without an API server.
 fn concerns_pods_only(object: &StoredObject) -> bool {
@@ -167,6 +167,7 @@ fn concerns_pods_only(object: &StoredObject) -> bool {
         IntentSpec::LinkChange(_)
         | IntentSpec::Routing(_)
         | IntentSpec::Socket(_)
+        | IntentSpec::Segment(_)
         | IntentSpec::Rejected(_) => true,
         IntentSpec::Bridge(_)
         | IntentSpec::Uplink(_)

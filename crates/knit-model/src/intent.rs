@@ -58,6 +58,8 @@ pub enum IntentSpec {
     Uplink(UplinkIntent),
     /// A named network with address ranges that interfaces refer to.
     Network(NetworkIntent),
+    /// A view of the cluster network or of a part of it. Nothing is created for it.
+    Segment(SegmentIntent),
     /// A route, rule, neighbour or sysctl in each selected pod.
     Routing(Box<RoutingIntent>),
     /// A privileged socket that each selected pod may request.
@@ -91,6 +93,7 @@ impl IntentSpec {
             Self::Bridge(_)
             | Self::Uplink(_)
             | Self::Network(_)
+            | Self::Segment(_)
             | Self::RequiredExtensions(_)
             | Self::Quota(_)
             | Self::NodeRoutes(_)
@@ -322,6 +325,13 @@ pub struct NetworkIntent {
     /// Overlay between all nodes; `None`: the network is local to each node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlay: Option<OverlayIntent>,
+}
+
+/// A view of the cluster network, or of a part of it: no interface can be attached to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentIntent {
+    /// Its name, which is taken for networks of the same namespace.
+    pub name: String,
 }
 
 /// How an interface gets its name.

@@ -1,4 +1,8 @@
-//! VirtualNetwork: a named network of a tenant.
+//! VirtualNetwork: a named network of a tenant, or a view of the cluster network.
+
+mod segment;
+
+pub use segment::{CLUSTER_SEGMENT, Segment, SegmentScope};
 
 use ipnet::IpNet;
 use knit_model::Problems;
@@ -23,7 +27,7 @@ use crate::translate::Translator;
     namespaced,
     status = "VirtualNetworkStatus",
     derive = "PartialEq",
-    doc = "VirtualNetwork is a network of this namespace: its subnets, its MTU, its isolation, and whether it is an overlay across nodes. Veth, Macvlan and Vxlan objects reference it by name.",
+    doc = "VirtualNetwork is a network of this namespace: its subnets, its MTU, its isolation, and whether it is an overlay across nodes. Veth, Macvlan and Vxlan objects reference it by name. Objects with a segment show the cluster network and are written by Knit.",
     shortname = "vn"
 )]
 #[serde(rename_all = "camelCase")]
@@ -33,10 +37,24 @@ use crate::translate::Translator;
 ), (
     "!has(self.transport) || self.transport != 'vxlan' || (has(oldSelf.transport) && oldSelf.transport == 'vxlan')",
     STAYS_LOCAL,
+), (
+    "has(self.subnets) != has(self.segment)",
+    segment::EITHER,
+), (
+    "!has(self.segment) || !has(self.mtu) && !has(self.vni) && (!has(self.transport) || self.transport == 'local')",
+    segment::NO_SETTINGS,
+), (
+    "!has(self.segment) || (self.segment.scope == 'cluster') == (!has(self.isolation) || self.isolation == 'open')",
+    segment::ITS_ISOLATION,
+), (
+    "has(self.segment) ? has(oldSelf.segment) && self.segment == oldSelf.segment : !has(oldSelf.segment)",
+    segment::IMMUTABLE,
 )])))]
 pub struct VirtualNetworkSpec {
     /// subnets lists the subnets, such as `10.20.0.0/16` and `fd00:20::/64`. An interface gets one address of each. The
     /// first address of each belongs to the bridge. Removing a subnet stops new allocations; addresses in use are kept.
+    /// Must be set, except in a segment.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend(
         "minItems" = 1,
         "maxItems" = 8,
@@ -48,7 +66,8 @@ pub struct VirtualNetworkSpec {
     ))]
     pub subnets: Vec<Cidr>,
     /// isolation controls the node's access. `open`: the node has the first address of each subnet. `isolated`: the
-    /// node has no address, and pods on the network reach only each other. It is updated in place. Defaults to `open`.
+    /// node has no address, and pods on the network reach only each other. It is updated in place. In a segment,
+    /// `isolated`: pods that are not in the segment reach its pods through Services only. Defaults to `open`.
     #[serde(default)]
     pub isolation: Isolation,
     /// mtu is the MTU in bytes of interfaces that set none, 68 to 65535. It is updated in place. Defaults to the
@@ -66,6 +85,11 @@ pub struct VirtualNetworkSpec {
     /// and name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vni: Option<Vni>,
+    /// segment marks a view of the cluster network, or of a part of it: it has no bridge and no addresses, and no
+    /// interface can be attached to it. Knit's controller creates and deletes these objects; the API server rejects
+    /// those of others. It is immutable. Defaults to none, a network of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub segment: Option<Segment>,
 }
 
 const VNI_NEEDS_VXLAN: &str = "vni must be unset unless transport is vxlan";
@@ -140,11 +164,15 @@ impl ResourceKind for VirtualNetwork {
     const COLUMNS: &'static [Column] = &[
         Column { name: "Subnets", type_: "string", path: ".spec.subnets", wide: false },
         Column { name: "Isolation", type_: "string", path: ".spec.isolation", wide: false },
+        Column { name: "Segment", type_: "string", path: ".spec.segment.scope", wide: false },
         Column { name: "Transport", type_: "string", path: ".spec.transport", wide: true },
     ];
 
     fn declare(&self, to: &mut Translator) {
         let spec = &self.spec;
+        if let Some(segment) = &spec.segment {
+            return segment.declare(spec, to);
+        }
         let problems = &mut to.problems;
         if spec.subnets.is_empty() {
             problems.invalid("spec.subnets", "must list at least one subnet");
@@ -185,6 +213,9 @@ impl ResourceKind for VirtualNetwork {
     fn check_change(&self, old: &Self, problems: &mut Problems) {
         if self.spec.transport == Transport::Vxlan && old.spec.transport == Transport::Local {
             problems.invalid(TRANSPORT, STAYS_LOCAL);
+        }
+        if self.spec.segment != old.spec.segment {
+            problems.invalid("spec.segment", segment::IMMUTABLE);
         }
     }
 }

@@ -290,6 +290,10 @@ fn find_network(
         _ if state.network(&sandbox.namespace, name).is_some() => {
             Ok((sandbox.namespace.clone(), name.to_owned()))
         }
+        _ if state.is_segment(&sandbox.namespace, name) => {
+            let (reason, message) = state.missing_network(&sandbox.namespace, name);
+            Err(problem(&field, reason, message))
+        }
         _ => {
             let message = format!("there is no network {name} in namespace {}", sandbox.namespace);
             Err(problem(&field, Reason::NotFound, message))

@@ -229,7 +229,8 @@ fn requests<'a>(state: &'a State, key: &BridgeKey) -> Vec<BridgeRequest<'a>> {
                 IntentSpec::Interface(spec)
                     if spec.tenant(&object.namespace) == key.namespace
                         && is_port(spec, key)
-                        && has_pod(state, &object.namespace, spec) =>
+                        && has_pod(state, &object.namespace, spec)
+                        && !state.is_on_segment(&key.namespace, spec) =>
                 {
                     requests.push(BridgeRequest {
                         object,

@@ -37,7 +37,9 @@ pub(crate) fn bridges_of(state: &State, id: &SandboxId) -> BTreeSet<BridgeKey> {
     let Some(sandbox) = state.sandboxes.get(id) else { return BTreeSet::new() };
     let objects = state.objects.of_namespace(&sandbox.namespace).filter(|_| sandbox.isolation.is_netns());
     let specs = objects.flat_map(|(object, stored)| interfaces_for(sandbox, object, stored));
-    let of_objects = specs.filter_map(|(_, spec)| bridge_of(spec, spec.tenant(&sandbox.namespace)));
+    let specs = specs.map(|(_, spec)| (spec, spec.tenant(&sandbox.namespace)));
+    let specs = specs.filter(|(spec, tenant)| !state.is_on_segment(tenant, spec));
+    let of_objects = specs.filter_map(|(spec, tenant)| bridge_of(spec, tenant));
     of_objects.chain(state.attachments.of(id).filter_map(|there| attachment::bridge(state, there))).collect()
 }
 
@@ -353,8 +355,7 @@ impl Builder<'_> {
         let Some(name) = &requested.spec.network else { return Ok(None) };
         let namespace = &requested.tenant;
         let network = self.state.network(namespace, name).cloned();
-        let message = || format!("there is no VirtualNetwork {name} in namespace {namespace}");
-        network.map(Some).ok_or_else(|| (Reason::NotFound, message()))
+        network.map(Some).ok_or_else(|| self.state.missing_network(namespace, name))
     }
 
     /// Rejects a kind that the kernel does not support.

@@ -41,12 +41,17 @@ pub(super) fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
             }
             // A network may change the ranges of all interfaces and bridges in its namespace.
             IntentSpec::Network(network) => {
-                let mine = state.objects.of_namespace(namespace).map(|(_, other)| other);
-                let on_it = mine.filter(|other| is_on(other, &network.name));
-                units.extend(on_it.flat_map(bridges_named).map(Unit::Bridge));
+                units.extend(bridges_of(state, namespace, &network.name));
                 units.extend(overlay::bridges_with_same_vni(state, namespace, network));
-                let mine = state.sandboxes.values().filter(|sandbox| sandbox.namespace == *namespace);
-                units.extend(mine.map(|sandbox| Unit::Sandbox(sandbox.id.clone())));
+                units.extend(sandboxes_of(state, namespace));
+                continue;
+            }
+            // Interfaces that refer to it cannot be attached.
+            IntentSpec::Segment(segment) => {
+                units.extend(bridges_of(state, namespace, &segment.name));
+                if objects_on(state, namespace, &segment.name).next().is_some() {
+                    units.extend(sandboxes_of(state, namespace));
+                }
                 continue;
             }
             IntentSpec::Bridge(spec) => {
@@ -59,6 +64,27 @@ pub(super) fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
         units.extend(matching.map(|sandbox| Unit::Sandbox(sandbox.id.clone())));
     }
     units
+}
+
+/// The objects of a namespace with an interface on this network.
+fn objects_on<'a>(
+    state: &'a State,
+    namespace: &str,
+    network: &'a str,
+) -> impl Iterator<Item = &'a StoredObject> {
+    let mine = state.objects.of_namespace(namespace).map(|(_, other)| other);
+    mine.filter(move |other| is_on(other, network))
+}
+
+/// The bridges of interfaces on this network.
+fn bridges_of(state: &State, namespace: &str, network: &str) -> Vec<Unit> {
+    objects_on(state, namespace, network).flat_map(bridges_named).map(Unit::Bridge).collect()
+}
+
+/// The sandboxes of a namespace.
+fn sandboxes_of(state: &State, namespace: &str) -> impl Iterator<Item = Unit> {
+    let mine = state.sandboxes.values().filter(move |sandbox| sandbox.namespace == *namespace);
+    mine.map(|sandbox| Unit::Sandbox(sandbox.id.clone()))
 }
 
 /// Whether any interface of an object is on this network.

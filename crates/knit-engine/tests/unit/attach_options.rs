@@ -5,7 +5,7 @@ use knit_engine::call::{
     SandboxRequest,
 };
 use knit_engine::{AttachRequest, CallId, CallResult, Event, State};
-use knit_model::intent::{IntentSpec, InterfaceIntent, NetworkIntent, UplinkIntent};
+use knit_model::intent::{IntentSpec, InterfaceIntent, NetworkIntent, SegmentIntent, UplinkIntent};
 use knit_model::link::{Attrs, HostDevice, Kind, Link, MovedDevice};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Dialect;
@@ -234,4 +234,15 @@ fn device_is_moved_through_an_open_uplink_and_returns_to_the_host() {
     assert_eq!(node.host_link("eno1"), Some(original));
     detach(&mut node, "b");
     assert!(is_empty(&node));
+}
+
+#[test]
+fn a_call_cannot_attach_to_a_segment_of_the_cluster_network() {
+    let mut node = node();
+    let segment = SegmentIntent { name: "cnf-vn".to_owned() };
+    let object = object("VirtualNetwork", "cnf", "cnf-vn", vec![IntentSpec::Segment(segment)]);
+    node.handle(Event::ObjectApplied(object));
+    let problem = attach(&mut node, "a", "cnf-vn", &InterfaceRequest::default()).unwrap_err();
+    assert_eq!(problem.reason, Reason::NotAllowed);
+    assert!(problem.message.contains("is a segment of the cluster network"), "{problem}");
 }

@@ -34,6 +34,7 @@ mod quota_claims;
 mod quotas;
 mod reconcile;
 mod routing;
+mod segments;
 mod stacked_interfaces;
 mod support;
 mod tenant_ranges;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::objects::object;
+use super::objects::{named, object};
 use super::stage::{Stage, assert_denied, stage};
 use crate::support::kubectl::{feed, kubectl, run, text};
 use crate::support::operator::IMAGE;
@@ -10,6 +10,7 @@ use crate::support::operator::IMAGE;
 const FORBIDDEN: &str = "forbidden";
 const OPERATOR: &str = "pod-network-operator";
 const SAMPLES_ONLY: &str = "only Deployments of a PodConfig";
+const SEGMENTS_ONLY: &str = "only segments of the cluster network";
 const NO_RIGHTS: &str = "must have no ServiceAccount, volume or privilege";
 
 /// kubectl's option with a token of the controller.
@@ -158,6 +159,38 @@ fn spec_of_a_tenants_object() {
     let network = ["-n", stage.victim.name.as_str(), "patch", "virtualnetwork", "blue", "--dry-run=server"];
     let patched = as_controller(&[&network[..], &["--type=merge", "-p", patch]].concat());
     assert_denied(patched, "only finalizers and status");
+}
+
+/// The object of a segment in the attacker's namespace.
+fn segment(name: &str, segment: Value) -> Value {
+    named("VirtualNetwork", name, &json!({"segment": segment, "isolation": "isolated"}))
+}
+
+#[test]
+fn the_segment_of_an_app_is_accepted() {
+    let (accepted, output) = create(&stage(), &segment("app.web", json!({"scope": "app", "app": "web"})));
+    assert!(accepted, "{output}");
+}
+
+#[test]
+fn network_that_is_no_segment() {
+    let network = named("VirtualNetwork", "x", &json!({"subnets": ["10.177.1.0/24"]}));
+    assert_denied(create(&stage(), &network), SEGMENTS_ONLY);
+}
+
+#[test]
+fn segment_with_the_name_of_another() {
+    let app = json!({"scope": "app", "app": "web"});
+    assert_denied(create(&stage(), &segment("app.db", app)), "must be that of its scope");
+    let namespace = json!({"scope": "namespace"});
+    assert_denied(create(&stage(), &segment("blue", namespace)), "must be that of its scope");
+}
+
+#[test]
+fn network_of_a_tenant_deleted() {
+    let stage = stage();
+    let delete = ["-n", stage.victim.name.as_str(), "delete", "virtualnetwork", "blue", "--dry-run=server"];
+    assert_denied(as_controller(&delete), SEGMENTS_ONLY);
 }
 
 #[test]

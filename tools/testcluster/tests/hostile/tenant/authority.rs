@@ -58,6 +58,33 @@ fn nodenetwork_of_a_tenant() {
     assert_kind_denied("NodeNetwork", "node3", json!({}));
 }
 
+/// What agents isolate, as only the controller of Knit states it.
+fn segment() -> Value {
+    let segment = json!({"scope": "app", "app": "web"});
+    named("VirtualNetwork", "app.web", &json!({"segment": segment, "isolation": "isolated"}))
+}
+
+#[test]
+fn segment_of_a_tenant() {
+    let stage = stage();
+    assert_denied(stage.try_create(&stage.tenant, &segment()), "only Knit's controller creates segments");
+}
+
+#[test]
+fn segment_of_a_tenants_serviceaccount_with_the_name_of_the_controllers() {
+    let stage = stage();
+    let namespace = &stage.attacker;
+    namespace.kubectl(&["create", "serviceaccount", "knit-controller"]);
+    let account = format!("--serviceaccount={}:knit-controller", namespace.name);
+    let role = "--clusterrole=knit-virtualnetwork-editor";
+    namespace.kubectl(&["create", "rolebinding", "segments", role, &account]);
+    let token = format!("--token={}", namespace.kubectl(&["create", "token", "knit-controller"]).trim());
+    // A new role binding takes effect a moment later.
+    let attempt = || stage.try_create(&token, &segment());
+    let expected = "only Knit's controller creates segments";
+    eventually("it is denied", attempt, |(accepted, output)| !accepted && output.contains(expected));
+}
+
 #[track_caller]
 fn assert_request_denied(args: &[&str]) {
     assert_denied(stage().as_tenant(args), FORBIDDEN);

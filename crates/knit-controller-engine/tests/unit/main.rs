@@ -1,6 +1,8 @@
 //! The decisions of the controller, without an API server.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
+mod segments;
+
 use knit_controller_engine::labels::Labels;
 use knit_controller_engine::{Effect, Event, HeldBlock, State, step};
 use knit_crds::states::{NodeNetworkStatus, PodNetworkStateStatus};
@@ -17,7 +19,11 @@ struct Controller {
 
 impl Controller {
     fn new() -> Self {
-        let mut controller = Self { state: State::default(), now: 1_000_000 };
+        Self::with_state(State::default())
+    }
+
+    fn with_state(state: State) -> Self {
+        let mut controller = Self { state, now: 1_000_000 };
         for kind in Object::kinds() {
             controller.handle(Event::Objects(&kind.kind, Box::new(WatchUpdate::Listed(Vec::new()))));
         }
