@@ -22,7 +22,7 @@ const NETWORK: &str = "
 apiVersion: podnetwork.opdev.io/v1alpha1
 kind: VirtualNetwork
 metadata: {name: blue}
-spec: {subnets: [10.78.0.0/24, 'fd00:78::/64'], transport: vxlan}
+spec: {subnets: [192.168.126.0/24, 'fd74:6b6e:6974:126::/64'], transport: vxlan}
 ---
 apiVersion: podnetwork.opdev.io/v1alpha1
 kind: Veth

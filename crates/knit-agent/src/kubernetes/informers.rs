@@ -23,7 +23,7 @@ const DISCOVERY_INTERVAL: Duration = Duration::from_secs(10);
 /// Delay after a failed request.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A kind whose CRD is not Knit's and may not be installed.
+/// A kind whose CRD may not be installed.
 pub(super) struct OptionalKind {
     pub(super) group: &'static str,
     /// The versions that Knit reads, the newest first.

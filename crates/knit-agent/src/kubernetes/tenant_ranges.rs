@@ -4,26 +4,28 @@ use ipnet::IpNet;
 use knit_engine::Event;
 use knit_kube::WatchUpdate;
 use knit_kube::kube::Api;
-use knit_kube::kube::api::{ApiResource, DynamicObject};
+use knit_kube::kube::api::DynamicObject;
 use knit_kube::kube::runtime::watcher;
 use serde_json::Value;
 
+use super::informers::OptionalKind;
 use super::{Context, informers};
+
+const CLUSTER_RANGES: OptionalKind = OptionalKind {
+    group: "podnetwork.opdev.io",
+    versions: &["v1alpha1"],
+    kind: "ClusterRanges",
+    plural: "clusterranges",
+};
 
 /// Selects the only object of its kind that is valid.
 const NAME: &str = "metadata.name=cluster";
 
 /// Watches ClusterRanges. While the API server is unavailable, the last known ranges stay, also across a restart.
 pub(super) async fn run(context: Context) {
-    let group = "podnetwork.opdev.io";
-    let resource = ApiResource {
-        group: group.to_owned(),
-        version: "v1alpha1".to_owned(),
-        api_version: format!("{group}/v1alpha1"),
-        kind: "ClusterRanges".to_owned(),
-        plural: "clusterranges".to_owned(),
-    };
-    let submit = |seen| context.handle.submit(Event::TenantRanges(opened(&seen)));
+    let submit = |ranges| context.handle.submit(Event::TenantRanges(ranges));
+    let resource = CLUSTER_RANGES.wait(&context.client, || submit(None)).await;
+    let submit = |seen| submit(opened(&seen));
     let api: Api<DynamicObject> = Api::all_with(context.client.clone(), &resource);
     let config = watcher::Config::default().fields(NAME);
     informers::watch(&context.handle, "clusterranges", api, config, submit).await;
