@@ -4,6 +4,8 @@
 //! them. Until everything has been listed after a start, the rules in the kernel stay as they are, and a new pod starts
 //! closed.
 
+pub mod report;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;

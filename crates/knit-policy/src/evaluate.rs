@@ -132,7 +132,7 @@ impl PolicyIndex {
         Verdict::Denied { policies: policies.collect() }
     }
 
-    fn is_matched(&self, rule: &Rule, flow: &Flow, direction: Direction) -> bool {
+    pub(crate) fn is_matched(&self, rule: &Rule, flow: &Flow, direction: Direction) -> bool {
         let peer = match direction {
             Direction::Ingress => flow.source,
             Direction::Egress => flow.destination,
@@ -160,7 +160,7 @@ impl PolicyIndex {
             }
     }
 
-    fn pod_at(&self, address: IpAddr) -> Option<(&PodKey, &PolicyPod)> {
+    pub(crate) fn pod_at(&self, address: IpAddr) -> Option<(&PodKey, &PolicyPod)> {
         self.pods_at(address).next()
     }
 

@@ -56,7 +56,7 @@ impl Segment {
     }
 
     /// The name of its chain.
-    pub(crate) fn chain(&self) -> String {
+    pub fn chain(&self) -> String {
         format!("{CHAIN}{}", short_hash(&serde_json::to_vec(self).unwrap_or_default()))
     }
 

@@ -2,7 +2,8 @@
 //!
 //! [`network_policy`] and [`cluster_network_policy`] translate objects into [`Policy`], the form that everything else works
 //! with. [`PolicyIndex`] holds policies, namespaces and pods. From it come the rules of the packet filter
-//! ([`PolicyIndex::compile`]), and the verdict on one connection with its reason ([`PolicyIndex::evaluate`]).
+//! ([`PolicyIndex::compile`]), and the verdict on one connection with its reason ([`PolicyIndex::evaluate`],
+//! [`PolicyIndex::trace`]).
 
 pub mod cluster_network_policy;
 mod compile;
@@ -14,6 +15,7 @@ mod members;
 pub mod network_policy;
 mod policy;
 mod ranges;
+mod report;
 mod tables;
 
 pub use compile::{LocalPod, NodePolicies};
@@ -25,6 +27,7 @@ pub use policy::{
     Action, Direction, NamedPort, Namespaces, Peer, PodSelector, Policy, PolicyId, PolicyKind, PortMatch,
     PortNumber, Protocol, Rule, Tier,
 };
+pub use report::{DropReason, DropRule, Outcome, TraceStep};
 pub use tables::{
     CLOSED, Element, PodChains, PolicyTables, dispatch, is_peer_set, is_pod_element, is_policy_name,
 };

@@ -1,6 +1,7 @@
 //! Package knit.v1.
 
 use std::pin::Pin;
+use std::sync::Arc;
 
 use knit_engine::call::{DetachRequest, DetachScope, GcRequest, GcResult, ManagedNetns};
 use knit_engine::{CallId, CallResult, Event, State};
@@ -12,7 +13,7 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use super::request::{self, Checked};
-use super::{Services, answer, check, nodes, pods, rejection};
+use super::{Services, answer, check, nodes, pods, policies, rejection};
 use crate::node::Node;
 use crate::standalone::local_api;
 
@@ -267,10 +268,7 @@ impl Agent for Services {
         let pod = self
             .query(move |node| {
                 let found = find(node.state(), &reference)?.and_then(|id| pods::pod(node.state(), &id));
-                found.ok_or_else(|| {
-                    let name = if reference.id.is_empty() { &reference.name } else { &reference.id };
-                    RpcError::new(Reason::NotFound, format!("pod {name} not found")).field("pod")
-                })
+                found.ok_or_else(|| unknown_pod(&reference, ""))
             })
             .await?;
         Ok(Response::new(v1::GetPodResponse { pod: Some(pod) }))
@@ -281,9 +279,7 @@ impl Agent for Services {
         request: Request<v1::CheckPodRequest>,
     ) -> Result<Response<v1::CheckPodResponse>, Status> {
         let pod = request.into_inner().pod.unwrap_or_default();
-        let name = if pod.id.is_empty() { pod.name.clone() } else { pod.id.clone() };
-        let unknown = || RpcError::new(Reason::NotFound, format!("pod {name} not found")).field("pod");
-        let id = self.find(Some(pod)).await?.ok_or_else(unknown)?;
+        let id = self.find(Some(pod.clone())).await?.ok_or_else(|| unknown_pod(&pod, ""))?;
         let differences = self.query(move |node| check::differences(node, &id)).await?;
         let in_sync = differences.is_empty();
         Ok(Response::new(v1::CheckPodResponse { in_sync, differences }))
@@ -441,6 +437,42 @@ impl Agent for Services {
         Ok(answer(&call, v1::CollectGarbageResponse { collected, plan: None, call_id }))
     }
 
+    async fn list_policies(
+        &self,
+        request: Request<v1::ListPoliciesRequest>,
+    ) -> Result<Response<v1::ListPoliciesResponse>, Status> {
+        let (namespace, info) = (request.into_inner().namespace, Arc::clone(&self.info));
+        let message =
+            self.query(move |node| Ok(policies::list(node.state(), &info.profile, &namespace))).await?;
+        Ok(Response::new(message))
+    }
+
+    async fn get_pod_policies(
+        &self,
+        request: Request<v1::GetPodPoliciesRequest>,
+    ) -> Result<Response<v1::GetPodPoliciesResponse>, Status> {
+        let (pod, info) = (request.into_inner().pod.unwrap_or_default(), Arc::clone(&self.info));
+        let message = self
+            .query(move |node| {
+                let state = node.state();
+                let found = find(state, &pod)?.and_then(|id| policies::pod(state, &info.profile, &id));
+                found.ok_or_else(|| unknown_pod(&pod, " on this node"))
+            })
+            .await?;
+        Ok(Response::new(message))
+    }
+
+    async fn explain_connection(
+        &self,
+        request: Request<v1::ExplainConnectionRequest>,
+    ) -> Result<Response<v1::ExplainConnectionResponse>, Status> {
+        let (query, info) = (policies::connection_query(request.into_inner())?, Arc::clone(&self.info));
+        let message = self
+            .query(move |node| policies::explain(node.state(), &info.node, &info.profile, &query))
+            .await?;
+        Ok(Response::new(message))
+    }
+
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         self.start_watch(request.into_inner()).await.map(Response::new)
     }
@@ -448,6 +480,11 @@ impl Agent for Services {
     async fn logs(&self, request: Request<v1::LogsRequest>) -> Result<Response<Self::LogsStream>, Status> {
         Ok(Response::new(super::logs::stream(&self.log, request.into_inner(), self.streams.open()?)?))
     }
+}
+
+fn unknown_pod(pod: &v1::PodRef, place: &str) -> RpcError {
+    let name = if pod.id.is_empty() { &pod.name } else { &pod.id };
+    RpcError::new(Reason::NotFound, format!("pod {name} not found{place}")).field("pod")
 }
 
 /// The result, or the problem of a failed call.

@@ -5,4 +5,5 @@ mod naive;
 mod objects;
 mod packets;
 mod random;
+mod report;
 mod support;

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::naive::Naive;
 use crate::objects::{NAMESPACES, cluster_spec, flows, namespaces, pods, spec};
 use crate::packets::Tables;
+use crate::report::assert_traced;
 use crate::support::{TestPod, apply, apply_cluster, tables, tcp};
 
 /// What a cluster has.
@@ -39,6 +40,7 @@ impl Cluster {
                 assert_eq!(tables.accept(&flow), expected, "{flow:?} on the node of {names:?}: {decision:?}");
                 if every == 1 {
                     assert_eq!(decision.is_allowed(), expected, "{flow:?}: {decision:?}");
+                    assert_traced(index, &flow, &decision);
                 }
             }
         }

@@ -1,5 +1,7 @@
 //! Network policies: which rules and elements they are, when they change, and what a restart keeps.
 
+mod report;
+
 use knit_engine::Settings;
 use knit_engine::policies::PolicyEvent;
 use knit_policy::{Labels, PodKey, PolicyId, PolicyKind, PolicyNamespace, PolicyPod, network_policy};
