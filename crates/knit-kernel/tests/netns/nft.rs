@@ -302,6 +302,12 @@ fn every_expression() -> (FilterTable, Vec<&'static str>) {
             "log prefix \"knit\"",
         ),
         (
+            FilterRule::new()
+                .then(Expression::Limit { packets: 10, seconds: 60, burst: 20 })
+                .then(Expression::Log { prefix: "knit".to_owned(), group: None }),
+            "limit rate 10/minute burst 20 packets log prefix \"knit\"",
+        ),
+        (
             FilterRule::new().family(V4).load(&[source]).then(Expression::Learn {
                 set: "recent".to_owned(),
                 data: None,
