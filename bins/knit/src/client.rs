@@ -6,6 +6,7 @@ mod gc;
 mod networks;
 mod pod;
 mod pods;
+mod policy;
 mod ready;
 mod stream;
 
@@ -44,6 +45,8 @@ pub enum ClientCommand {
     Capacity(networks::CapacityArgs),
     /// List, describe and remove extensions, or find the pods that were attached without one
     Extensions(extensions::ExtensionsArgs),
+    /// List network policies with the pods that they restrict, and explain why a connection is allowed or denied
+    Policy(policy::PolicyArgs),
     /// Remove the network resources of pods that no longer exist
     ///
     /// Without --keep or --all, removes only what is certainly garbage: pods whose network namespace is gone, and
@@ -92,22 +95,33 @@ pub fn run(command: &ClientCommand) -> Result<ExitCode> {
             ClientCommand::Capacity(args) => networks::capacity(args).await,
             ClientCommand::Ready(args) => ready::run(args).await,
             ClientCommand::Extensions(args) => extensions::run(args).await,
+            ClientCommand::Policy(args) => policy::run(args).await,
             ClientCommand::Gc(args) => gc::run(args).await,
             ClientCommand::Watch(args) => stream::watch(args).await,
             ClientCommand::Logs(args) => stream::logs(args).await,
         }
     });
+    let failure_code = match command {
+        ClientCommand::Policy(args) => args.failure_code(),
+        _ => None,
+    };
     match result.map_err(|error| error.downcast::<Error>()) {
         Ok(code) => Ok(code),
         Err(Ok(error)) => {
             eprintln!("knit: {}", error_text(&error));
-            Ok(if matches!(error, Error::Unavailable { .. }) {
-                ExitCode::from(EXIT_AGENT_UNREACHABLE)
-            } else {
-                ExitCode::FAILURE
+            Ok(match failure_code {
+                Some(code) => ExitCode::from(code),
+                None if matches!(error, Error::Unavailable { .. }) => ExitCode::from(EXIT_AGENT_UNREACHABLE),
+                None => ExitCode::FAILURE,
             })
         }
-        Err(Err(error)) => Err(error),
+        Err(Err(error)) => match failure_code {
+            Some(code) => {
+                eprintln!("knit: {error:#}");
+                Ok(ExitCode::from(code))
+            }
+            None => Err(error),
+        },
     }
 }
 

@@ -6,12 +6,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
+#[cfg(feature = "kubernetes")]
+use std::sync::OnceLock;
 
 use knit_engine::call::{AttachRequest, RequestedDevice};
 use knit_kernel::connected_routes::{connected_routes, link_by_address};
 use knit_kernel::counters::link_counters;
-use knit_kernel::{Netns, devices, features};
+use knit_kernel::nft::ChainCounters;
+use knit_kernel::{Netns, devices, features, nft};
 use knit_model::connected_routes::ConnectedRoutes;
+use knit_model::filter::TableFamily;
 use knit_model::{IfName, Sandbox};
 use tokio::task::{JoinError, spawn_blocking};
 
@@ -91,6 +95,28 @@ pub(crate) fn interface_counters(sandbox: &Sandbox) -> Option<BTreeMap<IfName, L
     // A virtual machine has no namespace.
     let netns = Netns::open(Path::new(&sandbox.netns)).ok()?;
     link_counters(&netns, sandbox.instance.cookie).ok()?
+}
+
+/// What the rules with comments in these chains of the table `inet knit` have counted, read chain by chain.
+pub(crate) async fn chain_counters(chains: Vec<String>) -> Result<BTreeMap<String, ChainCounters>> {
+    blocking(move || {
+        let (host, table) = (Netns::current()?, TableFamily::Inet.table());
+        Ok(nft::chain_counters(&host, &table, chains.iter().map(String::as_str))?)
+    })
+    .await
+}
+
+/// Whether the packet filter can log packets. It is tried once, when a policy first requests it; a warning says if it fails.
+#[cfg(feature = "kubernetes")]
+pub(crate) fn can_log_drops() -> bool {
+    static CAN_LOG: OnceLock<bool> = OnceLock::new();
+    *CAN_LOG.get_or_init(|| match nft::can_log() {
+        Ok(()) => true,
+        Err(why) => {
+            tracing::warn!(error = %why, "packets that network policies drop cannot be logged");
+            false
+        }
+    })
 }
 
 /// Finds the NICs of the devices that a request names.

@@ -14,6 +14,7 @@ mod logs;
 mod nodes;
 mod plugin_chain;
 mod pods;
+mod policies;
 pub(crate) mod request;
 mod standalone;
 mod streams;

@@ -81,6 +81,12 @@ calls! {
     get_readiness(GetReadinessRequest) -> GetReadinessResponse;
     /// Returns the address capacity of networks.
     get_capacity(GetCapacityRequest) -> GetCapacityResponse;
+    /// Lists network policies.
+    list_policies(ListPoliciesRequest) -> ListPoliciesResponse;
+    /// Returns the network policies of one pod.
+    get_pod_policies(GetPodPoliciesRequest) -> GetPodPoliciesResponse;
+    /// Explains why a connection is allowed or denied.
+    explain_connection(ExplainConnectionRequest) -> ExplainConnectionResponse;
     /// Collects garbage.
     collect_garbage(CollectGarbageRequest) -> CollectGarbageResponse;
 }

@@ -11,7 +11,6 @@ use knit_model::filter::rule::{Expression, FilterRule, Verdict};
 use knit_model::filter::{ElementData, ElementKey, FilterSet, KeyPart, outermost};
 
 use crate::index::{PodKey, PolicyIndex, PolicyPod};
-use crate::isolation::{Segment, app};
 use crate::members::{Member, PeerSet, PeerSets, short_hash};
 use crate::policy::{
     Action, Direction, Peer, PodSelector, Policy, PolicyId, PortMatch, PortNumber, Protocol, Rule, Tier,
@@ -212,15 +211,7 @@ impl<'a> Compiler<'a> {
     /// The chains of all segments.
     fn segments(&mut self) {
         let index = self.index;
-        if !index.isolates() {
-            return;
-        }
-        let isolated = index.namespaces.iter().filter(|(_, namespace)| namespace.isolated);
-        let namespaces = isolated.map(|(name, _)| Segment::Namespace(name.clone()));
-        let apps = index.pods.iter().filter(|(_, pod)| app(pod).is_some());
-        let apps = apps.filter_map(|(key, pod)| index.segment_of(key, pod));
-        let all: BTreeSet<Segment> = namespaces.chain(apps).collect();
-        for segment in all {
+        for segment in index.segments() {
             let members = self.selected(&segment.members(), Direction::Ingress, None);
             let service = FilterRule::new().with_dnat().return_().comment("through a Service");
             let members = members.into_iter().map(FilterRule::return_);
@@ -443,11 +434,11 @@ fn chain_name(
     format!("policy_{}_{namespace}_{}", direction.name(), short_hash(&content))
 }
 
-fn comment(id: &PolicyId, direction: Direction, rule: usize) -> String {
+pub(crate) fn comment(id: &PolicyId, direction: Direction, rule: usize) -> String {
     shortened(format!("{id} {}[{rule}]", direction.name()))
 }
 
-fn shortened(mut text: String) -> String {
+pub(crate) fn shortened(mut text: String) -> String {
     text.truncate(MAX_COMMENT);
     text
 }

@@ -146,7 +146,7 @@ impl PolicyIndex {
         Verdict::Denied { policies: policies.collect() }
     }
 
-    fn is_matched(&self, policy: &Policy, rule: &Rule, flow: &Flow, direction: Direction) -> bool {
+    pub(crate) fn is_matched(&self, policy: &Policy, rule: &Rule, flow: &Flow, direction: Direction) -> bool {
         let on = policy.networks.as_ref();
         let peer = match direction {
             Direction::Ingress => flow.source,
@@ -175,6 +175,10 @@ impl PolicyIndex {
                 Some(PortNumber::Range(first, last)) => (*first..=*last).contains(&flow.port),
                 Some(PortNumber::Named(name)) => is_declared(name),
             }
+    }
+
+    pub(crate) fn pod_at(&self, address: IpAddr) -> Option<(&PodKey, &PolicyPod)> {
+        self.pods_at(address, None).next()
     }
 
     /// The pods with an address on these additional networks, or on the cluster network.

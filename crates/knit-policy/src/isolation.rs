@@ -43,6 +43,13 @@ pub(crate) fn app(pod: &PolicyPod) -> Option<&str> {
 }
 
 impl Segment {
+    /// Its namespace.
+    pub fn namespace(&self) -> &str {
+        match self {
+            Self::Namespace(namespace) | Self::App { namespace, .. } => namespace,
+        }
+    }
+
     /// Its pods, which reach each other.
     pub(crate) fn members(&self) -> PodSelector {
         match self {
@@ -56,7 +63,7 @@ impl Segment {
     }
 
     /// The name of its chain.
-    pub(crate) fn chain(&self) -> String {
+    pub fn chain(&self) -> String {
         format!("{CHAIN}{}", short_hash(&serde_json::to_vec(self).unwrap_or_default()))
     }
 

@@ -3,13 +3,14 @@
 use std::process::{Command, Output};
 
 /// Commands in help, completion and manual pages.
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 12] = [
     "doctor",
     "version",
     "completion",
     "pods",
     "pod",
     "networks",
+    "policy",
     "ready",
     "capacity",
     "gc",
@@ -128,5 +129,6 @@ fn every_command_has_a_manual_page() {
         assert!(page(&format!("knit-{command}.1")).contains(&format!("knit {command}")), "{command}");
     }
     assert!(page("knit-sandbox-add.1").contains("KEY=VALUE"));
+    assert!(page("knit-policy-why.1").contains("Exit code: 0 if"));
     assert!(!man.join("knit-sandbox-hold.1").exists(), "hidden commands have no page");
 }

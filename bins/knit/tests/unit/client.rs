@@ -7,13 +7,13 @@ use knit_kni::v1;
 use knit_kni::v1::watch_event::Object;
 use serde_json::Value;
 
-fn knit(agent: &FakeAgent, arguments: &[&str]) -> Output {
+pub fn knit(agent: &FakeAgent, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_knit"));
     command.args(arguments).env("KNIT_KNI_SOCKET", agent.socket()).output().unwrap()
 }
 
 /// Exit code, standard output, standard error.
-fn output_text(output: &Output) -> (i32, String, String) {
+pub fn output_text(output: &Output) -> (i32, String, String) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
@@ -297,6 +297,8 @@ fn an_unreachable_agent_has_its_own_exit_code() {
             &["gc"],
             &["watch"],
             &["logs"],
+            &["policy", "list"],
+            &["policy", "show", "a/b"],
         ] {
             let mut arguments = command.to_vec();
             arguments.extend(["--kni-socket", socket.to_str().unwrap()]);

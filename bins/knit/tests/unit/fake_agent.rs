@@ -21,6 +21,10 @@ pub struct Responses {
     pub capacity: v1::GetCapacityResponse,
     pub readiness: v1::GetReadinessResponse,
     pub garbage: v1::CollectGarbageResponse,
+    pub policies: v1::ListPoliciesResponse,
+    pub pod_policies: v1::GetPodPoliciesResponse,
+    /// The explanation of a connection, or why there is none.
+    pub connection: Option<v1::ExplainConnectionResponse>,
     /// One list for each watch: the events before the stream breaks.
     pub watches: Vec<Vec<v1::WatchEvent>>,
     pub lines: Vec<v1::LogLine>,
@@ -178,6 +182,27 @@ impl Agent for Service {
         request: Request<v1::CollectGarbageRequest>,
     ) -> Reply<v1::CollectGarbageResponse> {
         Ok(Response::new(self.record(&request).garbage.clone()))
+    }
+
+    async fn list_policies(
+        &self,
+        request: Request<v1::ListPoliciesRequest>,
+    ) -> Reply<v1::ListPoliciesResponse> {
+        Ok(Response::new(self.record(&request).policies.clone()))
+    }
+
+    async fn get_pod_policies(
+        &self,
+        request: Request<v1::GetPodPoliciesRequest>,
+    ) -> Reply<v1::GetPodPoliciesResponse> {
+        Ok(Response::new(self.record(&request).pod_policies.clone()))
+    }
+
+    async fn explain_connection(
+        &self,
+        request: Request<v1::ExplainConnectionRequest>,
+    ) -> Reply<v1::ExplainConnectionResponse> {
+        self.record(&request).connection.clone().map_or_else(unsupported, |reply| Ok(Response::new(reply)))
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Reply<Self::WatchStream> {

@@ -5,5 +5,6 @@
 mod cli;
 mod client;
 mod fake_agent;
+mod policy;
 #[cfg(feature = "cluster")]
 mod preflight;

@@ -2,6 +2,7 @@
 //!
 //! Pods of the whole cluster are watched only while there is a policy or anything is isolated.
 
+pub(super) mod drop_logs;
 mod on_interfaces;
 mod policy_pod;
 mod watched_state;
@@ -70,7 +71,10 @@ pub(super) fn submit(context: &Context, event: PolicyEvent) {
 }
 
 async fn watch_network_policies(context: &Context) {
-    let handle = |seen: WatchUpdate<NetworkPolicy>| submit(context, network_policy_event(&seen));
+    let handle = |seen: WatchUpdate<NetworkPolicy>| {
+        context.handle.submit(drop_logs::of_policies(PolicyKind::NetworkPolicy, network_policy_id, &seen));
+        submit(context, network_policy_event(&seen));
+    };
     let api: Api<NetworkPolicy> = Api::all(context.client.clone());
     informers::watch(&context.handle, "networkpolicies", api, watcher::Config::default(), handle).await;
 }
@@ -103,7 +107,11 @@ fn read_network_policy(policy: &NetworkPolicy) -> Policy {
 async fn watch_cluster_network_policies(context: &Context) {
     let none = || PolicyEvent::PoliciesListed(PolicyKind::ClusterNetworkPolicy, Vec::new());
     let resource = CLUSTER_POLICIES.wait(&context.client, || submit(context, none())).await;
-    let handle = |seen: WatchUpdate<DynamicObject>| submit(context, cluster_policy_event(&seen));
+    let handle = |seen: WatchUpdate<DynamicObject>| {
+        let kind = PolicyKind::ClusterNetworkPolicy;
+        context.handle.submit(drop_logs::of_policies(kind, cluster_policy_id, &seen));
+        submit(context, cluster_policy_event(&seen));
+    };
     let api: Api<DynamicObject> = Api::all_with(context.client.clone(), &resource);
     informers::watch(&context.handle, PLURAL, api, watcher::Config::default(), handle).await;
 }

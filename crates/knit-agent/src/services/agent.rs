@@ -20,7 +20,7 @@ use crate::standalone::local_api;
 pub(super) type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// Finds the sandbox that a request refers to.
-fn find(state: &State, pod: &v1::PodRef) -> Checked<Option<SandboxId>> {
+pub(super) fn find(state: &State, pod: &v1::PodRef) -> Checked<Option<SandboxId>> {
     if pod.id.is_empty() && pod.name.is_empty() {
         let message = "pod: set its id, or its name and namespace";
         return Err(RpcError::new(Reason::InvalidValue, message).field("pod"));
@@ -267,10 +267,7 @@ impl Agent for Services {
         let pod = self
             .query(move |node| {
                 let found = find(node.state(), &reference)?.and_then(|id| pods::pod(node.state(), &id));
-                found.ok_or_else(|| {
-                    let name = if reference.id.is_empty() { &reference.name } else { &reference.id };
-                    RpcError::new(Reason::NotFound, format!("pod {name} not found")).field("pod")
-                })
+                found.ok_or_else(|| unknown_pod(&reference, ""))
             })
             .await?;
         Ok(Response::new(v1::GetPodResponse { pod: Some(pod) }))
@@ -281,9 +278,7 @@ impl Agent for Services {
         request: Request<v1::CheckPodRequest>,
     ) -> Result<Response<v1::CheckPodResponse>, Status> {
         let pod = request.into_inner().pod.unwrap_or_default();
-        let name = if pod.id.is_empty() { pod.name.clone() } else { pod.id.clone() };
-        let unknown = || RpcError::new(Reason::NotFound, format!("pod {name} not found")).field("pod");
-        let id = self.find(Some(pod)).await?.ok_or_else(unknown)?;
+        let id = self.find(Some(pod.clone())).await?.ok_or_else(|| unknown_pod(&pod, ""))?;
         let differences = self.query(move |node| check::differences(node, &id)).await?;
         let in_sync = differences.is_empty();
         Ok(Response::new(v1::CheckPodResponse { in_sync, differences }))
@@ -441,6 +436,27 @@ impl Agent for Services {
         Ok(answer(&call, v1::CollectGarbageResponse { collected, plan: None, call_id }))
     }
 
+    async fn list_policies(
+        &self,
+        request: Request<v1::ListPoliciesRequest>,
+    ) -> Result<Response<v1::ListPoliciesResponse>, Status> {
+        self.policies_of_node(request.into_inner()).await.map(Response::new)
+    }
+
+    async fn get_pod_policies(
+        &self,
+        request: Request<v1::GetPodPoliciesRequest>,
+    ) -> Result<Response<v1::GetPodPoliciesResponse>, Status> {
+        self.policies_of_pod(request.into_inner()).await.map(Response::new)
+    }
+
+    async fn explain_connection(
+        &self,
+        request: Request<v1::ExplainConnectionRequest>,
+    ) -> Result<Response<v1::ExplainConnectionResponse>, Status> {
+        self.explained_connection(request.into_inner()).await.map(Response::new)
+    }
+
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         self.start_watch(request.into_inner()).await.map(Response::new)
     }
@@ -448,6 +464,11 @@ impl Agent for Services {
     async fn logs(&self, request: Request<v1::LogsRequest>) -> Result<Response<Self::LogsStream>, Status> {
         Ok(Response::new(super::logs::stream(&self.log, request.into_inner(), self.streams.open()?)?))
     }
+}
+
+pub(super) fn unknown_pod(pod: &v1::PodRef, place: &str) -> RpcError {
+    let name = if pod.id.is_empty() { &pod.name } else { &pod.id };
+    RpcError::new(Reason::NotFound, format!("pod {name} not found{place}")).field("pod")
 }
 
 /// The result, or the problem of a failed call.

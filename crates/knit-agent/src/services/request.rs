@@ -58,7 +58,7 @@ pub(super) fn id(field: &str, id: &str) -> Checked<String> {
 }
 
 /// Validates a pod's name or namespace; it may be empty.
-fn pod_name(field: &str, text: &str) -> Checked<String> {
+pub(super) fn pod_name(field: &str, text: &str) -> Checked<String> {
     let fits = |letter: char| !letter.is_control() && !letter.is_whitespace() && letter != '/';
     match text.chars().find(|letter| !fits(*letter)) {
         Some(letter) => Err(invalid(field, format!("`{}` must not contain {letter:?}", text.escape_debug()))),

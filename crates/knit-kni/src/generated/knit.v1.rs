@@ -2461,6 +2461,628 @@ pub mod extension_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+/// Whether policies are enforced on this node, and whether everything is known that they follow from.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PolicyStatus {
+    /// Whether they are enforced.
+    #[prost(bool, tag = "1")]
+    pub enforced: bool,
+    /// Why not, human-readable; empty if they are.
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
+    /// What the agent has not listed from the API server yet. Until it has, rules stay as they are and new pods are closed.
+    #[prost(string, repeated, tag = "3")]
+    pub pending: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// What limits enforcement, or what could not be determined.
+    #[prost(string, repeated, tag = "4")]
+    pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+impl ::prost::Name for PolicyStatus {
+    const NAME: &'static str = "PolicyStatus";
+    const PACKAGE: &'static str = "knit.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "knit.v1.PolicyStatus".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/knit.v1.PolicyStatus".into()
+    }
+}
+/// What decides about a connection: a policy, or the isolation of a namespace or an app.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PolicyRef {
+    /// `NetworkPolicy`, `ClusterNetworkPolicy`, `IsolatedNamespace` or `App`.
+    #[prost(string, tag = "1")]
+    pub kind: ::prost::alloc::string::String,
+    /// Its namespace; empty for a ClusterNetworkPolicy.
+    #[prost(string, tag = "2")]
+    pub namespace: ::prost::alloc::string::String,
+    /// Its name; empty for an isolated namespace.
+    #[prost(string, tag = "3")]
+    pub name: ::prost::alloc::string::String,
+}
+impl ::prost::Name for PolicyRef {
+    const NAME: &'static str = "PolicyRef";
+    const PACKAGE: &'static str = "knit.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "knit.v1.PolicyRef".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/knit.v1.PolicyRef".into()
+    }
+}
+/// Selects policies.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListPoliciesRequest {
+    /// Only policies and isolation of this namespace, and ClusterNetworkPolicies; all when empty.
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+}
+impl ::prost::Name for ListPoliciesRequest {
+    const NAME: &'static str = "ListPoliciesRequest";
+    const PACKAGE: &'static str = "knit.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "knit.v1.ListPoliciesRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/knit.v1.ListPoliciesRequest".into()
+    }
+}
+/// Policies that restrict pods of this node.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListPoliciesResponse {
+    /// Whether they are enforced.
+    #[prost(message, optional, tag = "1")]
+    pub status: ::core::option::Option<PolicyStatus>,
+    /// In the order of their evaluation; isolation last.
+    #[prost(message, repeated, tag = "2")]
+    pub policies: ::prost::alloc::vec::Vec<Policy>,
+}
+impl ::prost::Name for ListPoliciesResponse {
+    const NAME: &'static str = "ListPoliciesResponse";
+    const PACKAGE: &'static str = "knit.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "knit.v1.ListPoliciesResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/knit.v1.ListPoliciesResponse".into()
+    }
+}
+/// A policy that restricts pods of this node.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Policy {
+    /// The policy.
+    #[prost(message, optional, tag = "1")]
+    pub policy: ::core::option::Option<PolicyRef>,
+    /// When it is evaluated.
+    #[prost(enumeration = "PolicyTier", tag = "2")]
+    pub tier: i32,
+    /// Its priority in its tier, lowest value first; 0 for NetworkPolicies and isolation.
+    #[prost(uint32, tag = "3")]
+    pub priority: u32,
+    /// The directions with rules about pods of this node.
+    #[prost(enumeration = "PolicyDirection", repeated, tag = "4")]
+    pub directions: ::prost::alloc::vec::Vec<i32>,
+    /// The number of pods of this node that it is about. 0: isolated pods of other nodes, to which this node dropped packets.
+    #[prost(uint32, tag = "5")]
+    pub pods: u32,
+    /// Packets that it dropped on this node since its rules were last written. A packet that none of several NetworkPolicies
+    /// allows counts for each of them. Unset if the kernel's counters could not be read.
+    #[prost(uint64, optional, tag = "6")]
+    pub dropped_packets: ::core::option::Option<u64>,
+}
+impl ::prost::Name for Policy {
+    const NAME: &'static str = "Policy";
+    const PACKAGE: &'static str = "knit.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "knit.v1.Policy".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/knit.v1.Policy".into()
+    }
+}
+/// Selects a pod.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetPodPoliciesRequest {
+    /// The pod. One that is not on this node is the error NotFound.
+    #[prost(message, optional, tag = "1")]
+    pub pod: ::core::option::Option<PodRef>,
+}
+impl ::prost::Name for GetPodPoliciesRequest {
+    const NAME: &'static str = "GetPodPoliciesRequest";
+    const PACKAGE: &'static str = "knit.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "knit.v1.GetPodPoliciesRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/knit.v1.GetPodPoliciesRequest".into()
+    }
+}
+/// What restricts a pod.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetPodPoliciesResponse {
+    /// Whether policies are enforced.
+    #[prost(message, optional, tag = "1")]
+    pub status: ::core::option::Option<PolicyStatus>,
+    /// The sandbox's id.
+    #[prost(string, tag = "2")]
+    pub id: ::prost::alloc::string::String,
+    /// The pod's name.
+    #[prost(string, tag = "3")]
+    pub name: ::prost::alloc::string::String,
+    /// The pod's namespace.
+    #[prost(string, tag = "4")]
+    pub namespace: ::prost::alloc::string::String,
+    /// The pod's addresses that policies are about.
+    #[prost(string, repeated, tag = "5")]
+    pub addresses: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Its labels are not known yet: it is closed in each direction that has the chain `policy_closed`.
+    #[prost(bool, tag = "6")]
+    pub closed: bool,
+    /// Both directions, ingress first.
+    #[prost(message, repeated, tag = "7")]
+    pub directions: ::prost::alloc::vec::Vec<DirectionPolicies>,
+    /// What isolates it; unset if nothing does.
+    #[prost(message, optional, tag = "8")]
+    pub isolation: ::core::option::Option<PolicyRef>,
+    /// The chain of its isolation.
+    #[prost(message, optional, tag = "9")]
+    pub isolation_chain: ::core::option::Option<PolicyChain>,
+}
+impl ::prost::Name for GetPodPoliciesResponse {
+    const NAME: &'static str = "GetPodPoliciesResponse";
+    const PACKAGE: &'static str = "knit.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "knit.v1.GetPodPoliciesResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/knit.v1.GetPodPoliciesResponse".into()
+    }
+}
+/// What restricts one direction of a pod.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DirectionPolicies {
+    /// The direction.
+    #[prost(enumeration = "PolicyDirection", tag = "1")]
+    pub direction: i32,
+    /// Whether anything restricts it.
+    #[prost(bool, tag = "2")]
+    pub restricted: bool,
+    /// The policies, in the order of their evaluation.
+    #[prost(message, repeated, tag = "3")]
+    pub policies: ::prost::alloc::vec::Vec<AppliedPolicy>,
+    /// The chains of the nftables table `inet knit`, in the order of their evaluation.
+    #[prost(message, repeated, tag = "4")]
+    pub chains: ::prost::alloc::vec::Vec<PolicyChain>,
+}
+impl ::prost::Name for DirectionPolicies {
+    const NAME: &'static str = "DirectionPolicies";
+    const PACKAGE: &'static str = "knit.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "knit.v1.DirectionPolicies".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/knit.v1.DirectionPolicies".into()
+    }
+}
+/// A policy about one direction of a pod.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AppliedPolicy {
+    /// The policy.
+    #[prost(message, optional, tag = "1")]
+    pub policy: ::core::option::Option<PolicyRef>,
+    /// When it is evaluated.
+    #[prost(enumeration = "PolicyTier", tag = "2")]
+    pub tier: i32,
+    /// Its priority in its tier.
+    #[prost(uint32, tag = "3")]
+    pub priority: u32,
+    /// The number of its rules about this direction.
+    #[prost(uint32, tag = "4")]
+    pub rules: u32,
+    /// Not evaluated: a Baseline policy, and NetworkPolicies are about the pod.
+    #[prost(bool, tag = "5")]
+    pub skipped: bool,
+}
+impl ::prost::Name for AppliedPolicy {
+    const NAME: &'static str = "AppliedPolicy";
+    const PACKAGE: &'static str = "knit.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "knit.v1.AppliedPolicy".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/knit.v1.AppliedPolicy".into()
+    }
+}
+/// A chain with the rules of policies.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PolicyChain {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The number of pods of this node that share it.
+    #[prost(uint32, tag = "2")]
+    pub pods: u32,
+    /// Packets that its rules dropped since they were last written, for all pods that share it. Unset if the kernel's counters
+    /// could not be read.
+    #[prost(uint64, optional, tag = "3")]
+    pub dropped_packets: ::core::option::Option<u64>,
+}
+impl ::prost::Name for PolicyChain {
+    const NAME: &'static str = "PolicyChain";
+    const PACKAGE: &'static str = "knit.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "knit.v1.PolicyChain".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/knit.v1.PolicyChain".into()
+    }
+}
+/// A connection to explain.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExplainConnectionRequest {
+    /// The initiator.
+    #[prost(message, optional, tag = "1")]
+    pub from: ::core::option::Option<ConnectionEnd>,
+    /// The other end. With a Service: the backend.
+    #[prost(message, optional, tag = "2")]
+    pub to: ::core::option::Option<ConnectionEnd>,
+    /// The layer 4 protocol: `tcp`, `udp`, `sctp`, `icmp`, `icmpv6` or a number; `tcp` when empty.
+    #[prost(string, tag = "3")]
+    pub protocol: ::prost::alloc::string::String,
+    /// The destination port; 0 for protocols without ports.
+    #[prost(uint32, tag = "4")]
+    pub port: u32,
+    /// Whether a Service translates the destination.
+    #[prost(bool, tag = "5")]
+    pub through_service: bool,
+}
+impl ::prost::Name for ExplainConnectionRequest {
+    const NAME: &'static str = "ExplainConnectionRequest";
+    const PACKAGE: &'static str = "knit.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "knit.v1.ExplainConnectionRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/knit.v1.ExplainConnectionRequest".into()
+    }
+}
+/// One end of a connection.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ConnectionEnd {
+    /// What it is.
+    #[prost(oneof = "connection_end::End", tags = "1, 2")]
+    pub end: ::core::option::Option<connection_end::End>,
+}
+/// Nested message and enum types in `ConnectionEnd`.
+pub mod connection_end {
+    /// What it is.
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum End {
+        /// A pod of any node.
+        #[prost(message, tag = "1")]
+        Pod(super::NamedPod),
+        /// An IP address.
+        #[prost(string, tag = "2")]
+        Address(::prost::alloc::string::String),
+    }
+}
+impl ::prost::Name for ConnectionEnd {
+    const NAME: &'static str = "ConnectionEnd";
+    const PACKAGE: &'static str = "knit.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "knit.v1.ConnectionEnd".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/knit.v1.ConnectionEnd".into()
+    }
+}
+/// A pod by its name.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NamedPod {
+    /// Its namespace; `default` when empty.
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    /// Its name.
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+}
+impl ::prost::Name for NamedPod {
+    const NAME: &'static str = "NamedPod";
+    const PACKAGE: &'static str = "knit.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "knit.v1.NamedPod".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/knit.v1.NamedPod".into()
+    }
+}
+/// Why a connection is allowed or denied. If policies are not enforced on this node the call fails with Unsupported, if not
+/// everything is listed yet with NotReady.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ExplainConnectionResponse {
+    /// Whether it is allowed in every address family that both ends have.
+    #[prost(bool, tag = "1")]
+    pub allowed: bool,
+    /// One entry for each address family. Empty if the cluster has no policy and nothing is isolated.
+    #[prost(message, repeated, tag = "2")]
+    pub connections: ::prost::alloc::vec::Vec<ExplainedConnection>,
+    /// What limits enforcement.
+    #[prost(string, repeated, tag = "3")]
+    pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+impl ::prost::Name for ExplainConnectionResponse {
+    const NAME: &'static str = "ExplainConnectionResponse";
+    const PACKAGE: &'static str = "knit.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "knit.v1.ExplainConnectionResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/knit.v1.ExplainConnectionResponse".into()
+    }
+}
+/// A connection in one address family.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ExplainedConnection {
+    /// The address of the initiator.
+    #[prost(string, tag = "1")]
+    pub source: ::prost::alloc::string::String,
+    /// The address of the other end.
+    #[prost(string, tag = "2")]
+    pub destination: ::prost::alloc::string::String,
+    /// Whether it is allowed.
+    #[prost(bool, tag = "3")]
+    pub allowed: bool,
+    /// What the policies about connections from the source do.
+    #[prost(message, optional, tag = "4")]
+    pub egress: ::core::option::Option<EndVerdict>,
+    /// What the policies about connections to the destination do.
+    #[prost(message, optional, tag = "5")]
+    pub ingress: ::core::option::Option<EndVerdict>,
+    /// What isolates the destination from the source; unset if nothing does.
+    #[prost(message, optional, tag = "6")]
+    pub isolation: ::core::option::Option<PolicyRef>,
+}
+impl ::prost::Name for ExplainedConnection {
+    const NAME: &'static str = "ExplainedConnection";
+    const PACKAGE: &'static str = "knit.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "knit.v1.ExplainedConnection".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/knit.v1.ExplainedConnection".into()
+    }
+}
+/// What the policies about one end of a connection do.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct EndVerdict {
+    /// The pod; unset if the address is not one of a pod on the cluster network.
+    #[prost(message, optional, tag = "1")]
+    pub pod: ::core::option::Option<NamedPod>,
+    /// The node that enforces it; empty if not known, or for an end that is not a pod.
+    #[prost(string, tag = "2")]
+    pub node: ::prost::alloc::string::String,
+    /// Whether that is this node.
+    #[prost(bool, tag = "3")]
+    pub local: bool,
+    /// Whether this end allows the connection.
+    #[prost(bool, tag = "4")]
+    pub allowed: bool,
+    /// The reason.
+    #[prost(enumeration = "VerdictReason", tag = "5")]
+    pub reason: i32,
+    /// The policy that decided, if one did.
+    #[prost(message, optional, tag = "6")]
+    pub policy: ::core::option::Option<PolicyRef>,
+    /// The number of its rule that decided, from 0.
+    #[prost(uint32, tag = "7")]
+    pub rule: u32,
+    /// The policies about this end, in the order of their evaluation.
+    #[prost(message, repeated, tag = "8")]
+    pub steps: ::prost::alloc::vec::Vec<PolicyStep>,
+}
+impl ::prost::Name for EndVerdict {
+    const NAME: &'static str = "EndVerdict";
+    const PACKAGE: &'static str = "knit.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "knit.v1.EndVerdict".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/knit.v1.EndVerdict".into()
+    }
+}
+/// What one policy does with a connection.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PolicyStep {
+    /// The policy.
+    #[prost(message, optional, tag = "1")]
+    pub policy: ::core::option::Option<PolicyRef>,
+    /// When it is evaluated.
+    #[prost(enumeration = "PolicyTier", tag = "2")]
+    pub tier: i32,
+    /// Its priority in its tier.
+    #[prost(uint32, tag = "3")]
+    pub priority: u32,
+    /// What it does.
+    #[prost(enumeration = "PolicyOutcome", tag = "4")]
+    pub outcome: i32,
+    /// The number of the rule that matches, from 0.
+    #[prost(uint32, tag = "5")]
+    pub rule: u32,
+}
+impl ::prost::Name for PolicyStep {
+    const NAME: &'static str = "PolicyStep";
+    const PACKAGE: &'static str = "knit.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "knit.v1.PolicyStep".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/knit.v1.PolicyStep".into()
+    }
+}
+/// When a policy is evaluated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum PolicyTier {
+    /// Not a policy: isolation.
+    Unspecified = 0,
+    /// First, by priority.
+    Admin = 1,
+    /// NetworkPolicies.
+    NetworkPolicy = 2,
+    /// Only if no NetworkPolicy is about the pod, by priority.
+    Baseline = 3,
+}
+impl PolicyTier {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "POLICY_TIER_UNSPECIFIED",
+            Self::Admin => "POLICY_TIER_ADMIN",
+            Self::NetworkPolicy => "POLICY_TIER_NETWORK_POLICY",
+            Self::Baseline => "POLICY_TIER_BASELINE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "POLICY_TIER_UNSPECIFIED" => Some(Self::Unspecified),
+            "POLICY_TIER_ADMIN" => Some(Self::Admin),
+            "POLICY_TIER_NETWORK_POLICY" => Some(Self::NetworkPolicy),
+            "POLICY_TIER_BASELINE" => Some(Self::Baseline),
+            _ => None,
+        }
+    }
+}
+/// The direction of a connection as seen by the pod that a policy is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum PolicyDirection {
+    /// Not known.
+    Unspecified = 0,
+    /// To the pod.
+    Ingress = 1,
+    /// From the pod.
+    Egress = 2,
+}
+impl PolicyDirection {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "POLICY_DIRECTION_UNSPECIFIED",
+            Self::Ingress => "POLICY_DIRECTION_INGRESS",
+            Self::Egress => "POLICY_DIRECTION_EGRESS",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "POLICY_DIRECTION_UNSPECIFIED" => Some(Self::Unspecified),
+            "POLICY_DIRECTION_INGRESS" => Some(Self::Ingress),
+            "POLICY_DIRECTION_EGRESS" => Some(Self::Egress),
+            _ => None,
+        }
+    }
+}
+/// Why one end allows or denies a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum VerdictReason {
+    /// Not known.
+    Unspecified = 0,
+    /// Allowed: not a pod of the cluster network.
+    NotAPod = 1,
+    /// Allowed: no policy is about it, or none decides.
+    NoPolicyDecides = 2,
+    /// A rule decides.
+    Rule = 3,
+    /// Denied: NetworkPolicies are about it, and no rule of them matches.
+    NoRuleMatches = 4,
+    /// Allowed: a pod reaches itself.
+    SamePod = 5,
+    /// Allowed: no policy is about connections between a pod and its own node.
+    OwnNode = 6,
+}
+impl VerdictReason {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "VERDICT_REASON_UNSPECIFIED",
+            Self::NotAPod => "VERDICT_REASON_NOT_A_POD",
+            Self::NoPolicyDecides => "VERDICT_REASON_NO_POLICY_DECIDES",
+            Self::Rule => "VERDICT_REASON_RULE",
+            Self::NoRuleMatches => "VERDICT_REASON_NO_RULE_MATCHES",
+            Self::SamePod => "VERDICT_REASON_SAME_POD",
+            Self::OwnNode => "VERDICT_REASON_OWN_NODE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "VERDICT_REASON_UNSPECIFIED" => Some(Self::Unspecified),
+            "VERDICT_REASON_NOT_A_POD" => Some(Self::NotAPod),
+            "VERDICT_REASON_NO_POLICY_DECIDES" => Some(Self::NoPolicyDecides),
+            "VERDICT_REASON_RULE" => Some(Self::Rule),
+            "VERDICT_REASON_NO_RULE_MATCHES" => Some(Self::NoRuleMatches),
+            "VERDICT_REASON_SAME_POD" => Some(Self::SamePod),
+            "VERDICT_REASON_OWN_NODE" => Some(Self::OwnNode),
+            _ => None,
+        }
+    }
+}
+/// What a policy does with a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum PolicyOutcome {
+    /// Not known.
+    Unspecified = 0,
+    /// None of its rules matches.
+    NoMatch = 1,
+    /// A rule allows it.
+    Allow = 2,
+    /// A rule denies it.
+    Deny = 3,
+    /// A rule passes it on to the next tier.
+    Pass = 4,
+    /// It is not evaluated: another policy decided or passed on, or there are NetworkPolicies and it is a Baseline policy.
+    Skipped = 5,
+}
+impl PolicyOutcome {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "POLICY_OUTCOME_UNSPECIFIED",
+            Self::NoMatch => "POLICY_OUTCOME_NO_MATCH",
+            Self::Allow => "POLICY_OUTCOME_ALLOW",
+            Self::Deny => "POLICY_OUTCOME_DENY",
+            Self::Pass => "POLICY_OUTCOME_PASS",
+            Self::Skipped => "POLICY_OUTCOME_SKIPPED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "POLICY_OUTCOME_UNSPECIFIED" => Some(Self::Unspecified),
+            "POLICY_OUTCOME_NO_MATCH" => Some(Self::NoMatch),
+            "POLICY_OUTCOME_ALLOW" => Some(Self::Allow),
+            "POLICY_OUTCOME_DENY" => Some(Self::Deny),
+            "POLICY_OUTCOME_PASS" => Some(Self::Pass),
+            "POLICY_OUTCOME_SKIPPED" => Some(Self::Skipped),
+            _ => None,
+        }
+    }
+}
 /// Watches changes.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchRequest {
@@ -3810,6 +4432,81 @@ pub mod agent_client {
                 .insert(GrpcMethod::new("knit.v1.Agent", "CollectGarbage"));
             self.inner.unary(req, path, codec).await
         }
+        /// Lists the network policies that restrict pods of this node, and the isolation of its pods.
+        pub async fn list_policies(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListPoliciesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListPoliciesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/knit.v1.Agent/ListPolicies",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("knit.v1.Agent", "ListPolicies"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Returns the network policies and the isolation of one pod of this node.
+        pub async fn get_pod_policies(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetPodPoliciesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetPodPoliciesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/knit.v1.Agent/GetPodPolicies",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("knit.v1.Agent", "GetPodPolicies"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Returns why network policies and isolation allow or deny a connection.
+        pub async fn explain_connection(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ExplainConnectionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ExplainConnectionResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/knit.v1.Agent/ExplainConnection",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("knit.v1.Agent", "ExplainConnection"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Streams changes of pods, networks, readiness and capacity.
         pub async fn watch(
             &mut self,
@@ -3953,6 +4650,30 @@ pub mod agent_server {
             request: tonic::Request<super::CollectGarbageRequest>,
         ) -> std::result::Result<
             tonic::Response<super::CollectGarbageResponse>,
+            tonic::Status,
+        >;
+        /// Lists the network policies that restrict pods of this node, and the isolation of its pods.
+        async fn list_policies(
+            &self,
+            request: tonic::Request<super::ListPoliciesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListPoliciesResponse>,
+            tonic::Status,
+        >;
+        /// Returns the network policies and the isolation of one pod of this node.
+        async fn get_pod_policies(
+            &self,
+            request: tonic::Request<super::GetPodPoliciesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetPodPoliciesResponse>,
+            tonic::Status,
+        >;
+        /// Returns why network policies and isolation allow or deny a connection.
+        async fn explain_connection(
+            &self,
+            request: tonic::Request<super::ExplainConnectionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ExplainConnectionResponse>,
             tonic::Status,
         >;
         /// Server streaming response type for the Watch method.
@@ -4566,6 +5287,141 @@ pub mod agent_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CollectGarbageSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/knit.v1.Agent/ListPolicies" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListPoliciesSvc<T: Agent>(pub Arc<T>);
+                    impl<
+                        T: Agent,
+                    > tonic::server::UnaryService<super::ListPoliciesRequest>
+                    for ListPoliciesSvc<T> {
+                        type Response = super::ListPoliciesResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListPoliciesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Agent>::list_policies(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListPoliciesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/knit.v1.Agent/GetPodPolicies" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetPodPoliciesSvc<T: Agent>(pub Arc<T>);
+                    impl<
+                        T: Agent,
+                    > tonic::server::UnaryService<super::GetPodPoliciesRequest>
+                    for GetPodPoliciesSvc<T> {
+                        type Response = super::GetPodPoliciesResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetPodPoliciesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Agent>::get_pod_policies(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetPodPoliciesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/knit.v1.Agent/ExplainConnection" => {
+                    #[allow(non_camel_case_types)]
+                    struct ExplainConnectionSvc<T: Agent>(pub Arc<T>);
+                    impl<
+                        T: Agent,
+                    > tonic::server::UnaryService<super::ExplainConnectionRequest>
+                    for ExplainConnectionSvc<T> {
+                        type Response = super::ExplainConnectionResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ExplainConnectionRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Agent>::explain_connection(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ExplainConnectionSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -53,7 +53,9 @@ fn check_all(bytes: &[u8]) -> Result<(), TestCaseError> {
             ApplyRequest, ApplyResponse, DeleteObjectsRequest, DeleteObjectsResponse, UndoRequest, UndoResponse,
             ListObjectsRequest, ListObjectsResponse, GetStatusRequest, GetStatusResponse, AddSandboxRequest,
             AddSandboxResponse, LabelSandboxRequest, LabelSandboxResponse, EndSandboxRequest,
-            EndSandboxResponse, ListSandboxesRequest, ListSandboxesResponse,
+            EndSandboxResponse, ListSandboxesRequest, ListSandboxesResponse, ListPoliciesRequest,
+            ListPoliciesResponse, GetPodPoliciesRequest, GetPodPoliciesResponse, ExplainConnectionRequest,
+            ExplainConnectionResponse,
         }
     }
     // The frames of the CNI shim.
