@@ -3,7 +3,8 @@
 use ipnet::IpNet;
 use knit_engine::call::{AttachmentMetadata, InterfaceRequest, SandboxRequest};
 use knit_engine::{
-    AttachRequest, CallId, CallResult, Event, Settings, StoredObject, pod_annotations, step, tenant_ranges,
+    AttachRequest, CallId, CallResult, Effect, Event, Settings, StoredObject, Unit, pod_annotations, step,
+    tenant_ranges,
 };
 use knit_ipam::Time;
 use knit_model::intent::{IntentSpec, NameRule, NetworkDefinition, NetworkIntent, Selector};
@@ -240,8 +241,13 @@ fn bridges_follow_the_open_ranges_of_the_cluster() {
 #[test]
 fn a_change_in_flight_does_not_keep_an_address_of_a_range_that_is_closed_meanwhile() {
     let mut node = node();
+    // The packet filter is ready: the next bridge is changed at once.
+    let first = object("Bridge", "shop", "first", vec![bridge("br1", "192.168.101.0/24")]);
+    node.handle(Event::ObjectApplied(first));
     let own = object("Bridge", "shop", "b", vec![bridge("br0", "192.168.100.0/24")]);
     let pending = step(&mut node.state, Event::ObjectApplied(own), Time(1));
+    let is_observed = |effect: &Effect| matches!(effect, Effect::Observe { unit: Unit::Bridge(_), .. });
+    assert!(pending.iter().any(is_observed), "{pending:?}");
     node.handle(opened(Some(&[])));
     node.resume(pending);
     assert!(node.host_link("br0").is_some());

@@ -8,7 +8,7 @@ use crate::hostile::stage::{assert_denied, stage};
 use crate::support::kubectl::{feed, run};
 use crate::support::operator::{eventually, on_node};
 
-/// What the status says.
+/// Part of the message in the status.
 const CLOSED: &str = "is not within a range that is open to tenants";
 /// A public DNS server, and the ranges in which it is the first address.
 const SERVER: [&str; 2] = ["1.1.1.1", "2606:4700:4700::1111"];
