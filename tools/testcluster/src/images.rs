@@ -19,12 +19,16 @@ pub const PAUSE: &str = "registry.k8s.io/pause:3.10.2";
 pub const COREDNS: &str = "registry.k8s.io/coredns/coredns:v1.12.4";
 /// The image that most tests of Knit run in their pods: agnhost and ordinary tools.
 pub const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.63.0";
+/// The same under the tag that Cyclonus names.
+const AGNHOST_OF_CYCLONUS: &str = "registry.k8s.io/e2e-test-images/agnhost:2.43";
+/// The tag that the tests of ClusterNetworkPolicies name.
+const AGNHOST_OF_CLUSTER_POLICIES: &str = "registry.k8s.io/e2e-test-images/agnhost:2.45";
 const BUSYBOX: &str = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
 const DNS_TESTING: &str = "registry.k8s.io/e2e-test-images/glibc-dns-testing:2.0.0";
 const NGINX: &str = "registry.k8s.io/e2e-test-images/nginx:1.15-4";
 
 /// Incremented when this file or `rootfs.rs` builds other images from the same programs.
-const EDITION: u32 = 2;
+const EDITION: u32 = 3;
 
 /// The archive of all images, built if it is not in the cache. Needs agnhost and CoreDNS.
 pub fn ensure(tools: &Tools) -> Result<PathBuf> {
@@ -64,15 +68,19 @@ fn build(work: &Path, agnhost: &Path, coredns: &Path, archive: &Path) -> Result<
         Ok(Rc::new(layer))
     };
     let tools = layer("tools", &|root| rootfs::create_tools(root, agnhost))?;
+    let bash = layer("bash", &rootfs::create_bash)?;
     let pause = layer("pause", &rootfs::create_pause)?;
     let coredns = layer("coredns", &|root| rootfs::create_coredns(root, coredns))?;
     let wait = "trap 'exit 0' TERM INT; while :; do /bin/busybox sleep 86400 & wait $!; done";
+    let starts_agnhost =
+        |references: &[&str], layers: &[&Rc<Layer>]| image(references, layers, &["/agnhost"], &["pause"]);
     let images = [
-        image(&[PAUSE], &pause, &["/bin/busybox", "sh", "-c", wait], &[]),
-        image(&[AGNHOST], &tools, &["/agnhost"], &["pause"]),
-        image(&[BUSYBOX, DNS_TESTING], &tools, &[], &["sh"]),
-        image(&[NGINX], &tools, &["/agnhost", "netexec", "--http-port=80"], &[]),
-        image(&[COREDNS], &coredns, &["/coredns"], &[]),
+        image(&[PAUSE], &[&pause], &["/bin/busybox", "sh", "-c", wait], &[]),
+        starts_agnhost(&[AGNHOST, AGNHOST_OF_CYCLONUS], &[&tools]),
+        starts_agnhost(&[AGNHOST_OF_CLUSTER_POLICIES], &[&tools, &bash]),
+        image(&[BUSYBOX, DNS_TESTING], &[&tools], &[], &["sh"]),
+        image(&[NGINX], &[&tools], &["/agnhost", "netexec", "--http-port=80"], &[]),
+        image(&[COREDNS], &[&coredns], &["/coredns"], &[]),
     ];
     write_all(&images, archive)?;
     fs::remove_dir_all(work).with_context(|| format!("cannot remove {}", work.display()))?;
@@ -80,8 +88,8 @@ fn build(work: &Path, agnhost: &Path, coredns: &Path, archive: &Path) -> Result<
     Ok(())
 }
 
-/// An image with one layer.
-fn image(references: &[&str], layer: &Rc<Layer>, entrypoint: &[&str], cmd: &[&str]) -> Image {
+/// An image with these layers, the lowest first.
+fn image(references: &[&str], layers: &[&Rc<Layer>], entrypoint: &[&str], cmd: &[&str]) -> Image {
     let owned = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
     let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     Image {
@@ -91,7 +99,7 @@ fn image(references: &[&str], layer: &Rc<Layer>, entrypoint: &[&str], cmd: &[&st
         cmd: owned(cmd),
         env: [("PATH".to_owned(), path.to_owned())].into(),
         workdir: "/".to_owned(),
-        layers: vec![Rc::clone(layer)],
+        layers: layers.iter().map(|layer| Rc::clone(layer)).collect(),
         ..Image::default()
     }
 }
