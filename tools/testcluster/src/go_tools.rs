@@ -312,7 +312,7 @@ fn build_with(mut go: Command, tool: Tool, path: &Path, step: Option<String>) ->
         _ => go.args(["build", "-C"]).arg(module.source()),
     };
     go.args(["-trimpath", "-buildvcs=false", "-ldflags"]).arg(module.linker_flags(&version));
-    let _overlay = source_changes::apply(module, &mut go)?;
+    let _copy = source_changes::apply(module, &mut go)?;
     go.arg("-o").arg(&unfinished).arg(tool.package());
     process::output(&mut go)?;
     fs::rename(&unfinished, path)

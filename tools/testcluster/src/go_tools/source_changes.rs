@@ -1,10 +1,11 @@
 //! Changes to a program's source that are made while it is built. The source in Go's module cache stays as it is.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::json;
+use knit_dev::process;
 use tempfile::TempDir;
 
 use super::{Module, module_folder};
@@ -36,29 +37,37 @@ pub fn of(module: Module) -> &'static [SourceChange] {
     }
 }
 
-/// Has go build the module with its changes. The directory must exist during the build.
+/// Has go build a changed copy of the module. The directory must exist during the build.
 pub fn apply(module: Module, go: &mut Command) -> Result<Option<TempDir>> {
     let changes = of(module);
     if changes.is_empty() {
         return Ok(None);
     }
-    let source = module_folder(module)?;
     let folder = tempfile::tempdir().context("cannot create a directory for changed source files")?;
-    let mut replaced = serde_json::Map::new();
-    for (index, change) in changes.iter().enumerate() {
-        let original = source.join(change.file);
-        let text =
-            fs::read_to_string(&original).with_context(|| format!("cannot read {}", original.display()))?;
-        let changed = folder.path().join(format!("{index}.go"));
-        fs::write(&changed, change.apply(&text)?)
-            .with_context(|| format!("cannot write {}", changed.display()))?;
-        replaced.insert(original.display().to_string(), json!(changed));
+    let copy = folder.path().join("module");
+    // The files in Go's module cache are read-only.
+    let mut cp = Command::new("cp");
+    process::output(cp.args(["-r", "--no-preserve=mode"]).arg(module_folder(module)?).arg(&copy))?;
+    for change in changes {
+        let file = copy.join(change.file);
+        let text = read(&file)?;
+        write(&file, &change.apply(&text)?)?;
     }
-    let overlay = folder.path().join("overlay.json");
-    fs::write(&overlay, json!({ "Replace": replaced }).to_string())
-        .with_context(|| format!("cannot write {}", overlay.display()))?;
-    go.arg("-overlay").arg(&overlay);
+    // go does not replace single files of the module cache, only whole modules.
+    let replace = format!("\nreplace {} => {}\n", module.path(), copy.display());
+    let replaced = folder.path().join("replaced.mod");
+    write(&replaced, &(read(&module.source().join("go.mod"))? + &replace))?;
+    write(&replaced.with_extension("sum"), &read(&module.source().join("go.sum"))?)?;
+    go.arg("-modfile").arg(&replaced);
     Ok(Some(folder))
+}
+
+fn read(file: &Path) -> Result<String> {
+    fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
 impl SourceChange {
