@@ -51,6 +51,7 @@ pub enum Tool {
     Helm,
     Multus,
     Cyclonus,
+    CyclonusWorker,
     NetworkPolicyApi,
 }
 
@@ -75,6 +76,7 @@ impl Tool {
             Self::Helm => "helm",
             Self::Multus => "multus",
             Self::Cyclonus => "cyclonus",
+            Self::CyclonusWorker => "worker",
             Self::NetworkPolicyApi => "network-policy-api.test",
         }
     }
@@ -90,7 +92,9 @@ impl Tool {
             Self::Cnitool => "github.com/containernetworking/cni/cnitool".to_owned(),
             Self::Helm => "helm.sh/helm/v4/cmd/helm".to_owned(),
             Self::Multus => "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus".to_owned(),
-            Self::Cyclonus => "github.com/mattfenwick/cyclonus/cmd/cyclonus".to_owned(),
+            Self::Cyclonus | Self::CyclonusWorker => {
+                format!("github.com/mattfenwick/cyclonus/cmd/{}", self.program())
+            }
             Self::NetworkPolicyApi => "sigs.k8s.io/network-policy-api/conformance".to_owned(),
             _ => format!("k8s.io/kubernetes/cmd/{}", self.program()),
         }
@@ -109,7 +113,7 @@ impl Tool {
             Self::Cnitool => Module::Cnitool,
             Self::Helm => Module::Helm,
             Self::Multus => Module::Multus,
-            Self::Cyclonus => Module::Cyclonus,
+            Self::Cyclonus | Self::CyclonusWorker => Module::Cyclonus,
             Self::NetworkPolicyApi => Module::NetworkPolicyApi,
             _ => Module::Kubernetes,
         }

@@ -19,8 +19,8 @@ pub const PAUSE: &str = "registry.k8s.io/pause:3.10.2";
 pub const COREDNS: &str = "registry.k8s.io/coredns/coredns:v1.12.4";
 /// The image that most tests of Knit run in their pods: agnhost and ordinary tools.
 pub const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.63.0";
-/// The same under the tag that Cyclonus names.
-const AGNHOST_OF_CYCLONUS: &str = "registry.k8s.io/e2e-test-images/agnhost:2.43";
+/// The image of Cyclonus's pods.
+const CYCLONUS_WORKER: &str = "docker.io/mfenwick100/cyclonus-worker:latest";
 /// The tag that the tests of ClusterNetworkPolicies name.
 const AGNHOST_OF_CLUSTER_POLICIES: &str = "registry.k8s.io/e2e-test-images/agnhost:2.45";
 const BUSYBOX: &str = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
@@ -76,7 +76,7 @@ fn build(work: &Path, agnhost: &Path, coredns: &Path, archive: &Path) -> Result<
         |references: &[&str], layers: &[&Rc<Layer>]| image(references, layers, &["/agnhost"], &["pause"]);
     let images = [
         image(&[PAUSE], &[&pause], &["/bin/busybox", "sh", "-c", wait], &[]),
-        starts_agnhost(&[AGNHOST, AGNHOST_OF_CYCLONUS], &[&tools]),
+        starts_agnhost(&[AGNHOST], &[&tools]),
         starts_agnhost(&[AGNHOST_OF_CLUSTER_POLICIES], &[&tools, &bash]),
         image(&[BUSYBOX, DNS_TESTING], &[&tools], &[], &["sh"]),
         image(&[NGINX], &[&tools], &["/agnhost", "netexec", "--http-port=80"], &[]),
@@ -85,6 +85,19 @@ fn build(work: &Path, agnhost: &Path, coredns: &Path, archive: &Path) -> Result<
     write_all(&images, archive)?;
     fs::remove_dir_all(work).with_context(|| format!("cannot remove {}", work.display()))?;
     step.done();
+    Ok(())
+}
+
+/// Writes the image of Cyclonus's pods, which only its suite needs.
+pub fn write_cyclonus_worker(tools: &Tools, archive: &Path) -> Result<()> {
+    let root = tempfile::tempdir().context("cannot create a directory for an image")?;
+    for tool in [Tool::Agnhost, Tool::CyclonusWorker] {
+        let (from, to) = (tools.path(tool), root.path().join(tool.program()));
+        fs::copy(from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
+    }
+    let mut layer = Layer::default();
+    layer.add_tree("/", root.path())?;
+    write_all(&[image(&[CYCLONUS_WORKER], &[&Rc::new(layer)], &["/worker"], &[])], archive)?;
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use knit_dev::places;
 use knit_dev::process;
 use knit_dev::progress::seconds;
 use knit_testcluster::conformance::cluster_network_policy::{TestSelection, cluster_network_policy};
-use knit_testcluster::conformance::cyclonus::{CaseSelection, cyclonus};
+use knit_testcluster::conformance::cyclonus::{self, CaseSelection, cyclonus};
 use knit_testcluster::conformance::{self, Results, SpecSelection, State};
 use knit_testcluster::go_tools::{self, Tool};
 use knit_testcluster::{Cluster, Network, Options, Profile};
@@ -35,7 +35,7 @@ pub enum Suite {
     Conformance,
     /// All sig-network specs about NetworkPolicies, except those with SCTP (about 40 minutes)
     NetworkPolicy,
-    /// All cases of Cyclonus about NetworkPolicies, with TCP and UDP (about 2 hours)
+    /// All cases of Cyclonus about NetworkPolicies, with TCP and UDP (about 1 hour)
     Cyclonus,
     /// The conformance tests of the network policy API for ClusterNetworkPolicies, except those with SCTP (about 10 minutes)
     ClusterNetworkPolicy,
@@ -90,7 +90,7 @@ fn run(request: &Request) -> Result<String> {
     let folder = conformance::default_folder();
     let specs = |focus: &str, skip: Option<&str>| {
         let specs = SpecSelection { focus: focus.to_owned(), skip: skip.map(str::to_owned) };
-        run_upstream(request, Tool::E2eTest, "specs", |cluster| {
+        run_upstream(request, &[Tool::E2eTest], "specs", |cluster| {
             conformance::conformance(cluster, &specs, &folder)
         })
     };
@@ -99,11 +99,11 @@ fn run(request: &Request) -> Result<String> {
         Suite::NetworkPolicy => specs(NETWORK_POLICY, Some(UNSUPPORTED)),
         Suite::Cyclonus => {
             let all = CaseSelection::default();
-            run_upstream(request, Tool::Cyclonus, "cases", |cluster| cyclonus(cluster, &all, &folder))
+            run_upstream(request, &cyclonus::PROGRAMS, "cases", |cluster| cyclonus(cluster, &all, &folder))
         }
         Suite::ClusterNetworkPolicy => {
             let tests = TestSelection { only: Vec::new(), skip: Some(UNSUPPORTED.to_owned()) };
-            run_upstream(request, Tool::NetworkPolicyApi, "tests", |cluster| {
+            run_upstream(request, &[Tool::NetworkPolicyApi], "tests", |cluster| {
                 cluster_network_policy(cluster, &tests, &folder)
             })
         }
@@ -131,12 +131,12 @@ impl Suite {
 /// Runs upstream tests on a cluster with Knit as its network.
 fn run_upstream(
     request: &Request,
-    program: Tool,
+    programs: &[Tool],
     what: &str,
     tests: impl FnOnce(&Cluster) -> Result<Results>,
 ) -> Result<String> {
     process::require_root("the test cluster")?;
-    go_tools::ensure(&[program])?;
+    go_tools::ensure(programs)?;
     knit_testcluster::down(CLUSTER)?;
     let options = Options {
         name: CLUSTER.to_owned(),

@@ -5,13 +5,17 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::report::{Spec, State};
 use super::{Results, run};
-use crate::go_tools::{self, Tool};
+use crate::go_tools::{self, Tool, Tools};
+use crate::images;
 use crate::state::Cluster;
 use knit_dev::progress::Step;
+
+/// What is built for it.
+pub const PROGRAMS: [Tool; 3] = [Tool::Cyclonus, Tool::CyclonusWorker, Tool::Agnhost];
 
 /// Which cases to run.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +28,8 @@ pub struct CaseSelection {
 
 /// Runs the cases that match against the cluster, one after the other. Pods connect to each other's addresses by TCP and UDP.
 pub fn cyclonus(cluster: &Cluster, selection: &CaseSelection, folder: &Path) -> Result<Results> {
-    let tools = go_tools::ensure(&[Tool::Cyclonus])?;
+    let tools = go_tools::ensure(&PROGRAMS)?;
+    load_worker(cluster, &tools)?;
     let [junit, log] = run::prepare(folder, ["junit_cyclonus.xml", "cyclonus.log"])?;
     let mut program = Command::new(tools.path(Tool::Cyclonus));
     program.env("KUBECONFIG", cluster.kubeconfig()).arg("generate");
@@ -41,6 +46,14 @@ pub fn cyclonus(cluster: &Cluster, selection: &CaseSelection, folder: &Path) -> 
     Ok(Results { specs: progress.specs, time, junit: Some(junit), log })
 }
 
+/// Loads the image of the pods into all nodes.
+fn load_worker(cluster: &Cluster, tools: &Tools) -> Result<()> {
+    let folder = tempfile::tempdir().context("cannot create a directory for an image")?;
+    let archive = folder.path().join("worker.tar");
+    images::write_cyclonus_worker(tools, &archive)?;
+    crate::load_images(cluster, &archive)
+}
+
 fn arguments(selection: &CaseSelection) -> Vec<String> {
     let mut arguments: Vec<String> = [
         "--server-protocol=TCP,UDP",
@@ -49,7 +62,6 @@ fn arguments(selection: &CaseSelection) -> Vec<String> {
         "--ignore-loopback",
         // Policies take effect within milliseconds; a busy machine may need longer.
         "--perturbation-wait-seconds=2",
-        "--job-timeout-seconds=2",
         "--retries=2",
         "--pod-creation-timeout-seconds=300",
         "--cleanup-namespaces",

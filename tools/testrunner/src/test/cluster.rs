@@ -8,7 +8,7 @@ use super::Request;
 use super::binaries::{self, Selection, Where};
 use super::count::Count;
 use knit_testcluster::conformance::cluster_network_policy::{TestSelection, cluster_network_policy};
-use knit_testcluster::conformance::cyclonus::{CaseSelection, cyclonus};
+use knit_testcluster::conformance::cyclonus::{self, CaseSelection, cyclonus};
 use knit_testcluster::conformance::{self, Results, SpecSelection, State};
 use knit_testcluster::go_tools::{self, Tool};
 use knit_testcluster::leftovers::HostSnapshot;
@@ -48,16 +48,14 @@ const CASES: [&str; 4] =
 const OTHER_CASES: [&str; 3] = ["multi-peer", "example", "upstream-e2e"];
 /// Tests of ClusterNetworkPolicies that are run on Knit.
 const CLUSTER_POLICY_TESTS: [&str; 3] =
-    ["CNPAdminTierEgressNamedPort", "CNPAdminTierPriorityField", "CNPBaselineTierIngressUDP"];
+    ["CNPAdminTierEgressNamedPort", "CNPAdminTierPriorityField", "CNPBaselineTierIngressNamedPort"];
 
 /// The programs of the clusters, and those that the tests use.
 pub fn tools() -> impl Iterator<Item = Tool> {
-    knit_testcluster::TOOLS.into_iter().chain([
-        Tool::Helm,
-        Tool::E2eTest,
-        Tool::NetworkPolicyApi,
-        Tool::Cyclonus,
-    ])
+    knit_testcluster::TOOLS
+        .into_iter()
+        .chain([Tool::Helm, Tool::E2eTest, Tool::NetworkPolicyApi])
+        .chain(cyclonus::PROGRAMS)
 }
 
 /// Runs the family. With a filter only the test programs' own tests are chosen by it.
