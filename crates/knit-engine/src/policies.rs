@@ -91,6 +91,10 @@ pub(crate) struct PolicyState {
     on_interfaces: Option<bool>,
     /// Whether there are pods with app labels, once that is known.
     app_pods: Option<bool>,
+    /// Whether something was not known since the rules were compiled last: pods may have been reconciled in the meantime, with
+    /// the elements that they had.
+    #[serde(default)]
+    was_incomplete: bool,
     /// The chains of the pods of this node that have policies.
     #[serde(with = "knit_model::serde_pairs")]
     chains: BTreeMap<SandboxId, PodChains>,
@@ -343,6 +347,7 @@ fn compile(state: &mut State) {
 /// Compiles the rules about the cluster network, and queues the pods that use other chains.
 fn compile_cluster(state: &mut State) {
     if !state.policies.has_synced() {
+        state.policies.was_incomplete = true;
         return;
     }
     let policies = &mut state.policies;
@@ -361,12 +366,25 @@ fn compile_cluster(state: &mut State) {
     if *state.policies.tables != tables {
         state.policies.tables = Arc::new(tables);
     }
+    let was_incomplete = std::mem::take(&mut state.policies.was_incomplete);
     let now = &state.policies.chains;
-    let changed = state.sandboxes.keys().filter(|id| before.get(id) != now.get(id));
-    let changed: Vec<Unit> = changed.map(|id| Unit::Sandbox(id.clone())).collect();
-    state.dirty.extend(changed.into_iter().filter(|unit| state.units.contains_key(unit)));
+    let is_affected =
+        |id: &&SandboxId| before.get(id) != now.get(id) || (was_incomplete && now.contains_key(id));
+    let affected = state.sandboxes.keys().filter(is_affected);
+    let affected: Vec<Unit> = affected.map(|id| Unit::Sandbox(id.clone())).collect();
+    state.dirty.extend(affected.into_iter().filter(|unit| state.units.contains_key(unit)));
+    if was_incomplete {
+        requeue_restricted(state);
+    }
     requeue_closed(state);
     update_elements(state);
+}
+
+/// Queues pods that have elements of policies, which may no longer be about them.
+fn requeue_restricted(state: &mut State) {
+    let restricted = state.units.iter().filter(|(_, unit_state)| restricts(unit_state));
+    let restricted: Vec<Unit> = restricted.map(|(unit, _)| unit.clone()).collect();
+    state.dirty.extend(restricted);
 }
 
 /// Queues pods that started closed while not everything was known.

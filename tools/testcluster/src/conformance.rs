@@ -1,12 +1,14 @@
 //! The upstream end-to-end tests against a running cluster, with progress by spec and typed results.
 
+pub mod cluster_network_policy;
+pub mod cyclonus;
 mod progress;
 mod report;
+mod run;
 
-use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -14,7 +16,6 @@ use comfy_table::{Table, presets};
 
 pub use report::{Spec, State};
 
-use super::cgroups::Membership;
 use super::state::Cluster;
 use crate::go_tools::{self, Tool};
 use knit_dev::places;
@@ -41,8 +42,8 @@ pub struct Results {
     pub specs: Vec<Spec>,
     /// How long the whole run took.
     pub time: Duration,
-    /// The JUnit file.
-    pub junit: PathBuf,
+    /// The JUnit file, if the tests write one.
+    pub junit: Option<PathBuf>,
     /// The output of the tests.
     pub log: PathBuf,
 }
@@ -65,7 +66,7 @@ impl Results {
         for spec in self.specs.iter().filter(|spec| spec.state == State::Failed) {
             println!("FAILED {}\n{}\n", spec.name, process::tail(&spec.message));
         }
-        println!("JUnit: {}", self.junit.display());
+        self.junit.iter().for_each(|junit| println!("JUnit: {}", junit.display()));
         println!("log:   {}", self.log.display());
         println!(
             "{} passed, {} failed, {} skipped in {}",
@@ -95,43 +96,18 @@ pub fn list(selection: &SpecSelection) -> Result<Vec<String>> {
 /// Runs the specs that match against the cluster, one after the other.
 pub fn conformance(cluster: &Cluster, selection: &SpecSelection, folder: &Path) -> Result<Results> {
     let tools = go_tools::ensure(&[Tool::E2eTest])?;
-    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let folder = fs::canonicalize(folder)?;
-    let (report, junit, log) =
-        (folder.join("report.json"), folder.join("junit_01.xml"), folder.join("e2e.log"));
-    for old in [&report, &junit, &log] {
-        // A report of an earlier run must not be mistaken for this one.
-        if old.exists() {
-            fs::remove_file(old).with_context(|| format!("cannot remove {}", old.display()))?;
-        }
-    }
-    let output = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
-    let mut run = upstream(tools.path(Tool::E2eTest), selection, &report);
-    run.arg(format!("--kubeconfig={}", cluster.kubeconfig().display()));
-    run.arg(format!("--kubectl-path={}", cluster.tool(Tool::Kubectl)?.display()));
-    run.env("KUBECACHEDIR", cluster.folder("kubectl-cache"));
-    run.arg(format!("--num-nodes={}", cluster.nodes));
-    run.arg(format!("--report-dir={}", folder.display()));
-    run.args(["--ginkgo.v", "--ginkgo.timeout=3h"]).current_dir(&folder);
-    let (printed, print) = std::io::pipe().context("cannot create a pipe")?;
-    run.stdin(Stdio::null()).stdout(print.try_clone()?).stderr(print);
-    let start = Instant::now();
-    // `down` must find the tests too if they outlive this command.
-    let membership = Membership::enter(&cluster.names().cgroup())?;
-    let mut child = run.spawn().context("cannot start the upstream tests")?;
-    drop(membership);
-    // The command holds the write end of the pipe: without dropping it the output never ends.
-    drop(run);
-    progress::follow(printed, output)?;
-    let status = child.wait()?;
-    let time = start.elapsed();
+    let [report, junit, log] = run::prepare(folder, ["report.json", "junit_01.xml", "e2e.log"])?;
+    let mut tests = upstream(tools.path(Tool::E2eTest), selection, &report);
+    tests.arg(format!("--kubeconfig={}", cluster.kubeconfig().display()));
+    tests.arg(format!("--kubectl-path={}", cluster.tool(Tool::Kubectl)?.display()));
+    tests.env("KUBECACHEDIR", cluster.folder("kubectl-cache"));
+    tests.arg(format!("--num-nodes={}", cluster.nodes));
+    let folder = report.parent().unwrap_or(folder);
+    tests.arg(format!("--report-dir={}", folder.display()));
+    tests.args(["--ginkgo.v", "--ginkgo.timeout=3h"]).current_dir(folder);
+    let (status, time) = run::run(cluster, tests, |output| progress::follow(output, &log))?;
     if !report.exists() {
-        let output = fs::read(&log).unwrap_or_default();
-        let output = process::tail(&String::from_utf8_lossy(&output));
-        bail!(
-            "the upstream tests ended without a report ({status}); the end of {}:\n{output}",
-            log.display()
-        );
+        bail!("the upstream tests ended without a report ({status}); {}", run::tail(&log));
     }
     let specs = report::read(&report)?;
     if specs.is_empty() {
@@ -140,7 +116,7 @@ pub fn conformance(cluster: &Cluster, selection: &SpecSelection, folder: &Path) 
             selection.focus
         );
     }
-    let results = Results { specs, time, junit, log };
+    let results = Results { specs, time, junit: Some(junit), log };
     if !status.success() && results.count(State::Failed) == 0 {
         bail!("the upstream tests failed outside of a spec ({status}): see {}", results.log.display());
     }

@@ -4,6 +4,8 @@
 //! the linker flags, so that a new pin never uses an old binary. A file in the cache is always complete: it is built under
 //! another name and renamed.
 
+mod source_changes;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -12,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use knit_dev::packages;
@@ -47,6 +50,9 @@ pub enum Tool {
     Cnitool,
     Helm,
     Multus,
+    Cyclonus,
+    CyclonusWorker,
+    NetworkPolicyApi,
 }
 
 impl Tool {
@@ -69,6 +75,9 @@ impl Tool {
             Self::Cnitool => "cnitool",
             Self::Helm => "helm",
             Self::Multus => "multus",
+            Self::Cyclonus => "cyclonus",
+            Self::CyclonusWorker => "worker",
+            Self::NetworkPolicyApi => "network-policy-api.test",
         }
     }
 
@@ -83,6 +92,10 @@ impl Tool {
             Self::Cnitool => "github.com/containernetworking/cni/cnitool".to_owned(),
             Self::Helm => "helm.sh/helm/v4/cmd/helm".to_owned(),
             Self::Multus => "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus".to_owned(),
+            Self::Cyclonus | Self::CyclonusWorker => {
+                format!("github.com/mattfenwick/cyclonus/cmd/{}", self.program())
+            }
+            Self::NetworkPolicyApi => "sigs.k8s.io/network-policy-api/conformance".to_owned(),
             _ => format!("k8s.io/kubernetes/cmd/{}", self.program()),
         }
     }
@@ -100,6 +113,8 @@ impl Tool {
             Self::Cnitool => Module::Cnitool,
             Self::Helm => Module::Helm,
             Self::Multus => Module::Multus,
+            Self::Cyclonus | Self::CyclonusWorker => Module::Cyclonus,
+            Self::NetworkPolicyApi => Module::NetworkPolicyApi,
             _ => Module::Kubernetes,
         }
     }
@@ -115,10 +130,13 @@ pub enum Module {
     Cnitool,
     Helm,
     Multus,
+    Cyclonus,
+    NetworkPolicyApi,
 }
 
 impl Module {
-    fn folder(self) -> &'static str {
+    /// The name of its directory, and the start of the name of its cache directory.
+    pub fn folder(self) -> &'static str {
         match self {
             Self::Kubernetes => "kubernetes",
             Self::Containerd => "containerd",
@@ -126,6 +144,8 @@ impl Module {
             Self::Cnitool => "cnitool",
             Self::Helm => "helm",
             Self::Multus => "multus",
+            Self::Cyclonus => "cyclonus",
+            Self::NetworkPolicyApi => "network-policy-api",
         }
     }
 
@@ -137,6 +157,8 @@ impl Module {
             Self::Cnitool => "github.com/containernetworking/cni",
             Self::Helm => "helm.sh/helm/v4",
             Self::Multus => "gopkg.in/k8snetworkplumbingwg/multus-cni.v4",
+            Self::Cyclonus => "github.com/mattfenwick/cyclonus",
+            Self::NetworkPolicyApi => "sigs.k8s.io/network-policy-api",
         }
     }
 
@@ -162,7 +184,9 @@ impl Module {
                 format!(" -X {at}.gitVersion={version} -X {at}.gitMajor={major} -X {at}.gitMinor={minor}")
             }
             Self::Containerd => format!(" -X {}/version.Version={version}", self.path()),
-            Self::Coredns | Self::Cnitool | Self::Multus => String::new(),
+            Self::Coredns | Self::Cnitool | Self::Multus | Self::Cyclonus | Self::NetworkPolicyApi => {
+                String::new()
+            }
             Self::Helm => format!(" -X {}/internal/version.version={version}", self.path()),
         };
         format!("-s -w{stamp}")
@@ -177,9 +201,28 @@ impl Module {
             hash.update(fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?);
         }
         hash.update(self.linker_flags(&version));
+        for change in source_changes::of(self) {
+            hash.update(change.to);
+        }
         let short: String = hash.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect();
         Ok(folder()?.join(format!("{}-{version}-{short}", self.folder())))
     }
+}
+
+/// The source of a module in Go's module cache, downloaded if it is missing.
+pub fn module_folder(module: Module) -> Result<PathBuf> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Download {
+        dir: PathBuf,
+    }
+    packages::ensure_go()?;
+    let mut go = Command::new("go");
+    go.current_dir(module.source()).args(["mod", "download", "-json", module.path()]);
+    let downloaded = process::output(&mut go)?;
+    let downloaded: Download = serde_json::from_str(&downloaded)
+        .with_context(|| format!("cannot read where go stores {}", module.path()))?;
+    Ok(downloaded.dir)
 }
 
 /// The cache directory of all Go programs.
@@ -269,10 +312,11 @@ fn build_with(mut go: Command, tool: Tool, path: &Path, step: Option<String>) ->
     let unfinished = folder.join(format!(".{}.unfinished", tool.program()));
     go.env("CGO_ENABLED", "0");
     match tool {
-        Tool::E2eTest => go.args(["test", "-C"]).arg(module.source()).arg("-c"),
+        Tool::E2eTest | Tool::NetworkPolicyApi => go.args(["test", "-C"]).arg(module.source()).arg("-c"),
         _ => go.args(["build", "-C"]).arg(module.source()),
     };
     go.args(["-trimpath", "-buildvcs=false", "-ldflags"]).arg(module.linker_flags(&version));
+    let _copy = source_changes::apply(module, &mut go)?;
     go.arg("-o").arg(&unfinished).arg(tool.package());
     process::output(&mut go)?;
     fs::rename(&unfinished, path)

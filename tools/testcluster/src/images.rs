@@ -19,12 +19,16 @@ pub const PAUSE: &str = "registry.k8s.io/pause:3.10.2";
 pub const COREDNS: &str = "registry.k8s.io/coredns/coredns:v1.12.4";
 /// The image that most tests of Knit run in their pods: agnhost and ordinary tools.
 pub const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.63.0";
+/// The image of Cyclonus's pods.
+const CYCLONUS_WORKER: &str = "docker.io/mfenwick100/cyclonus-worker:latest";
+/// The tag that the tests of ClusterNetworkPolicies name.
+const AGNHOST_OF_CLUSTER_POLICIES: &str = "registry.k8s.io/e2e-test-images/agnhost:2.45";
 const BUSYBOX: &str = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
 const DNS_TESTING: &str = "registry.k8s.io/e2e-test-images/glibc-dns-testing:2.0.0";
 const NGINX: &str = "registry.k8s.io/e2e-test-images/nginx:1.15-4";
 
 /// Incremented when this file or `rootfs.rs` builds other images from the same programs.
-const EDITION: u32 = 2;
+const EDITION: u32 = 3;
 
 /// The archive of all images, built if it is not in the cache. Needs agnhost and CoreDNS.
 pub fn ensure(tools: &Tools) -> Result<PathBuf> {
@@ -64,15 +68,19 @@ fn build(work: &Path, agnhost: &Path, coredns: &Path, archive: &Path) -> Result<
         Ok(Rc::new(layer))
     };
     let tools = layer("tools", &|root| rootfs::create_tools(root, agnhost))?;
+    let bash = layer("bash", &rootfs::create_bash)?;
     let pause = layer("pause", &rootfs::create_pause)?;
     let coredns = layer("coredns", &|root| rootfs::create_coredns(root, coredns))?;
     let wait = "trap 'exit 0' TERM INT; while :; do /bin/busybox sleep 86400 & wait $!; done";
+    let starts_agnhost =
+        |references: &[&str], layers: &[&Rc<Layer>]| image(references, layers, &["/agnhost"], &["pause"]);
     let images = [
-        image(&[PAUSE], &pause, &["/bin/busybox", "sh", "-c", wait], &[]),
-        image(&[AGNHOST], &tools, &["/agnhost"], &["pause"]),
-        image(&[BUSYBOX, DNS_TESTING], &tools, &[], &["sh"]),
-        image(&[NGINX], &tools, &["/agnhost", "netexec", "--http-port=80"], &[]),
-        image(&[COREDNS], &coredns, &["/coredns"], &[]),
+        image(&[PAUSE], &[&pause], &["/bin/busybox", "sh", "-c", wait], &[]),
+        starts_agnhost(&[AGNHOST], &[&tools]),
+        starts_agnhost(&[AGNHOST_OF_CLUSTER_POLICIES], &[&tools, &bash]),
+        image(&[BUSYBOX, DNS_TESTING], &[&tools], &[], &["sh"]),
+        image(&[NGINX], &[&tools], &["/agnhost", "netexec", "--http-port=80"], &[]),
+        image(&[COREDNS], &[&coredns], &["/coredns"], &[]),
     ];
     write_all(&images, archive)?;
     fs::remove_dir_all(work).with_context(|| format!("cannot remove {}", work.display()))?;
@@ -80,8 +88,21 @@ fn build(work: &Path, agnhost: &Path, coredns: &Path, archive: &Path) -> Result<
     Ok(())
 }
 
-/// An image with one layer.
-fn image(references: &[&str], layer: &Rc<Layer>, entrypoint: &[&str], cmd: &[&str]) -> Image {
+/// Writes the image of Cyclonus's pods, which only its suite needs.
+pub fn write_cyclonus_worker(tools: &Tools, archive: &Path) -> Result<()> {
+    let root = tempfile::tempdir().context("cannot create a directory for an image")?;
+    for tool in [Tool::Agnhost, Tool::CyclonusWorker] {
+        let (from, to) = (tools.path(tool), root.path().join(tool.program()));
+        fs::copy(from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
+    }
+    let mut layer = Layer::default();
+    layer.add_tree("/", root.path())?;
+    write_all(&[image(&[CYCLONUS_WORKER], &[&Rc::new(layer)], &["/worker"], &[])], archive)?;
+    Ok(())
+}
+
+/// An image with these layers, the lowest first.
+fn image(references: &[&str], layers: &[&Rc<Layer>], entrypoint: &[&str], cmd: &[&str]) -> Image {
     let owned = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
     let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     Image {
@@ -91,7 +112,7 @@ fn image(references: &[&str], layer: &Rc<Layer>, entrypoint: &[&str], cmd: &[&st
         cmd: owned(cmd),
         env: [("PATH".to_owned(), path.to_owned())].into(),
         workdir: "/".to_owned(),
-        layers: vec![Rc::clone(layer)],
+        layers: layers.iter().map(|layer| Rc::clone(layer)).collect(),
         ..Image::default()
     }
 }

@@ -11,7 +11,7 @@ use super::cgroups::Membership;
 use super::layout::node_name;
 use super::state::{Cluster, Network};
 use super::{agents, api, control_plane, daemon, node, reference};
-use crate::go_tools::{Module, Tool};
+use crate::go_tools::Tool;
 use knit_dev::process;
 
 /// CoreDNS runs in pods: its log comes from the API server.
@@ -111,17 +111,10 @@ fn describe(cluster: &Cluster, out: &mut String) -> Result<bool> {
 
 /// The version is part of the path of the cached program.
 fn version_of(cluster: &Cluster, tool: Tool) -> String {
-    let module = match tool.module() {
-        Module::Kubernetes => "kubernetes-",
-        Module::Containerd => "containerd-",
-        Module::Coredns => "coredns-",
-        Module::Cnitool => "cnitool-",
-        Module::Helm => "helm-",
-        Module::Multus => "multus-",
-    };
+    let module = format!("{}-", tool.module().folder());
     let folder = cluster.tool(tool).ok().and_then(|path| path.parent()).and_then(|folder| folder.file_name());
     let folder = folder.unwrap_or_default().to_string_lossy().into_owned();
-    let version = folder.strip_prefix(module).and_then(|rest| rest.rsplit_once('-'));
+    let version = folder.strip_prefix(&module).and_then(|rest| rest.rsplit_once('-'));
     version.map_or("unknown version".to_owned(), |(version, _)| version.to_owned())
 }
 

@@ -38,6 +38,7 @@ use clap::{Args, Subcommand};
 pub use down::{Outcome, down};
 pub use layout::node_name;
 pub use node::containerd_socket;
+pub use primary::disable_fast_path;
 pub use restart::{stop_controllers, stop_kubelets};
 pub use state::{Cluster, Network};
 pub use up::{Options, TOOLS, load_images, up, up_with_image};

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
 use tempfile::TempDir;
 
 use super::api::NodeSummary;
@@ -61,6 +62,33 @@ fn apply(cluster: &Cluster, flags: &[&str], manifest: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Restarts the agents without the eBPF fast path: all packets between pods pass the bridge and the routes.
+pub fn disable_fast_path(cluster: &Cluster) -> Result<()> {
+    let path = r"jsonpath={.data.agent\.yaml}";
+    let mut get = cluster.kubectl()?;
+    get.args(["-n", OPERATOR, "get", "configmap", "knit-agent", "-o", path]);
+    let text = without_fast_path(&process::output(&mut get)?)?;
+    let patch = json!({ "data": { "agent.yaml": text } }).to_string();
+    for args in [
+        &["patch", "configmap", "knit-agent", "--type=merge", "-p", &patch][..],
+        &["delete", "pod", "-l", "app=knit-agent"],
+    ] {
+        let mut kubectl = cluster.kubectl()?;
+        process::output(kubectl.args(["-n", OPERATOR]).args(args))?;
+    }
+    wait(cluster)
+}
+
+/// The configuration of the agents with the data path `bridge`.
+fn without_fast_path(text: &str) -> Result<String> {
+    let section = "clusterNetwork:\n";
+    ensure!(
+        text.contains(section) && !text.contains("dataPath"),
+        "unexpected configuration of the agents:\n{text}"
+    );
+    Ok(text.replace(section, &format!("{section}  dataPath: bridge\n")))
+}
+
 /// Waits until the agents and the controller run.
 pub fn wait(cluster: &Cluster) -> Result<()> {
     for workload in WORKLOADS {
@@ -73,4 +101,21 @@ pub fn wait(cluster: &Cluster) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_deployed_configuration_gets_the_data_path() {
+        let manifest =
+            std::fs::read_to_string(places::workspace().join("deploy/primary/config.yaml")).unwrap();
+        let manifest: serde_json::Value = serde_saphyr::from_str(&manifest).unwrap();
+        let text = without_fast_path(manifest["data"]["agent.yaml"].as_str().unwrap()).unwrap();
+        let config: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+        assert_eq!(config["clusterNetwork"]["dataPath"], "bridge");
+        assert_eq!(config["clusterNetwork"]["masquerade"], true);
+        assert!(without_fast_path(&text).is_err(), "twice");
+    }
 }

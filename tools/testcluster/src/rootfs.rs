@@ -30,6 +30,15 @@ const FILES: [(&str, &str); 4] = [
     ("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
     ("etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
 ];
+/// The tests of ClusterNetworkPolicies start their servers with bash, among them some that serve only SCTP. Without SCTP in the
+/// kernel these would end at once, and their pods would never be ready: they wait instead.
+const BASH: &str = r#"#!/bin/sh
+if [ "$2" = "/agnhost porter" ] && ! /bin/busybox grep -q "^SCTP" /proc/net/protocols; then
+    trap 'kill $!; exit 0' TERM
+    while :; do /bin/busybox sleep 86400 & wait $!; done
+fi
+exec /bin/sh "$@"
+"#;
 
 /// Fills the directory with the tools of the test images.
 pub fn create_tools(root: &Path, agnhost: &Path) -> Result<()> {
@@ -54,6 +63,13 @@ pub fn create_tools(root: &Path, agnhost: &Path) -> Result<()> {
 /// Fills the directory with the contents of a pause image: a program that waits.
 pub fn create_pause(root: &Path) -> Result<()> {
     copy(Path::new(BUSYBOX), &root.join("bin/busybox"))
+}
+
+/// Fills the directory with what stands in for bash.
+pub fn create_bash(root: &Path) -> Result<()> {
+    let target = root.join("bin/bash");
+    write(&target, BASH)?;
+    fs::set_permissions(&target, fs::Permissions::from_mode(0o755)).context("cannot make bash executable")
 }
 
 /// Fills the directory with CoreDNS.
@@ -135,6 +151,21 @@ fn write(path: &Path, contents: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bash_runs_other_commands_and_waits_instead_of_a_server_that_needs_sctp() {
+        let folder = tempfile::tempdir().unwrap();
+        create_bash(folder.path()).unwrap();
+        let bash = || Command::new(folder.path().join("bin/bash"));
+        assert_eq!(process::output(bash().args(["-c", "echo served"])).unwrap(), "served\n");
+        // Without `/agnhost` on this machine the server itself would end at once.
+        let mut server = bash().args(["-c", "/agnhost porter"]).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let is_waiting = server.try_wait().unwrap().is_none();
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(server.id()).unwrap());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+        assert!(server.wait().unwrap().success() && is_waiting);
+    }
 
     #[test]
     fn libraries_and_the_loader_are_read_from_ldd() {

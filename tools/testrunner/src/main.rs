@@ -23,10 +23,7 @@ enum Command {
     /// Run every test that protects a change, or some families; the last line is a plain count
     Test(test::Request),
     /// Run a long suite and record its result in docs/conformance.md
-    Suite {
-        /// Which one
-        suite: suite::Suite,
-    },
+    Suite(suite::Request),
     /// Run the README's commands in a fresh Debian root, to find missing install steps (needs root)
     Fresh(fresh::Options),
     /// Run what must hold before a change lands: format, lints, licences, generated files, the demo, unit and netns tests
@@ -40,7 +37,7 @@ enum Command {
 fn main() -> Result<()> {
     match Cli::parse().command {
         Command::Test(request) => test::command(&request),
-        Command::Suite { suite } => suite::command(suite),
+        Command::Suite(request) => suite::command(&request),
         Command::Fresh(options) => fresh::command(&options),
         Command::Ci { all } => ci::command(all),
     }

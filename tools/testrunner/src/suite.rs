@@ -1,15 +1,19 @@
 //! `cargo xtask suite`: long suites that do not fit a run of CI. Each records its last result in `docs/conformance.md`.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use knit_dev::places;
 use knit_dev::process;
 use knit_dev::progress::seconds;
-use knit_testcluster::conformance::{self, SpecSelection, State};
-use knit_testcluster::{Network, Options, Profile};
+use knit_testcluster::conformance::cluster_network_policy::{TestSelection, cluster_network_policy};
+use knit_testcluster::conformance::cyclonus::{self, CaseSelection, cyclonus};
+use knit_testcluster::conformance::{self, Results, SpecSelection, State};
+use knit_testcluster::go_tools::{self, Tool};
+use knit_testcluster::{Cluster, Network, Options, Profile};
 
 /// The page with the results.
 const PAGE: &str = "docs/conformance.md";
@@ -31,38 +35,84 @@ pub enum Suite {
     Conformance,
     /// All sig-network specs about NetworkPolicies, except those with SCTP (about 40 minutes)
     NetworkPolicy,
+    /// All cases of Cyclonus about NetworkPolicies, with TCP and UDP (about 1 hour)
+    Cyclonus,
+    /// The conformance tests of the network policy API for ClusterNetworkPolicies, except those with SCTP (about 10 minutes)
+    ClusterNetworkPolicy,
     /// Random changes and failures on a real cluster (30 minutes)
     Soak,
     /// The simulation of 5,000 nodes and 150,000 pods (about 20 minutes)
     Sim,
 }
 
+/// Which suite to run, and on what.
+#[derive(Args, Clone, Debug)]
+pub struct Request {
+    /// Which one
+    suite: Suite,
+    /// Run an upstream suite on agents without the eBPF fast path
+    #[arg(long)]
+    no_fast_path: bool,
+    /// Run an upstream suite on this image of Knit [default: built from this checkout]
+    #[arg(long, value_name = "FILE")]
+    image: Option<PathBuf>,
+}
+
+impl Request {
+    /// The name of the row with the result.
+    fn name(&self) -> String {
+        let suite = self.suite.name();
+        if self.no_fast_path { format!("{suite}, no fast path") } else { suite.to_owned() }
+    }
+}
+
 /// Runs the suite, prints its result and writes it to the page.
-pub fn command(suite: Suite) -> Result<()> {
+pub fn command(request: &Request) -> Result<()> {
     let start = Instant::now();
-    let outcome = match suite {
-        Suite::Conformance => run_upstream(CONFORMANCE, None),
-        Suite::NetworkPolicy => run_upstream(NETWORK_POLICY, Some(UNSUPPORTED)),
-        Suite::Soak => run_tool("knit-soak"),
-        Suite::Sim => run_tool("knit-sim"),
-    };
+    // The checkout may change while the suite runs.
+    let revision = revision()?;
+    let outcome = run(request);
     let result = match &outcome {
         Ok(result) => result.clone(),
         Err(error) => format!("failed: {}", error.to_string().lines().next().unwrap_or_default()),
     };
-    let row = format!(
-        "| {} | {result} | {} | {} | {} |",
-        suite.name(),
-        today()?,
-        revision()?,
-        seconds(start.elapsed())
-    );
+    let name = request.name();
+    let row = format!("| {name} | {result} | {} | {revision} | {} |", today()?, seconds(start.elapsed()));
     println!("{row}");
     let path = places::workspace().join(PAGE);
     let page = std::fs::read_to_string(&path).with_context(|| format!("cannot read {PAGE}"))?;
-    let page = with_row(&page, suite.name(), &row)?;
+    let page = with_row(&page, &name, &row)?;
     std::fs::write(&path, page).with_context(|| format!("cannot write {PAGE}"))?;
     outcome.map(|_| ())
+}
+
+fn run(request: &Request) -> Result<String> {
+    let folder = conformance::default_folder();
+    let specs = |focus: &str, skip: Option<&str>| {
+        let specs = SpecSelection { focus: focus.to_owned(), skip: skip.map(str::to_owned) };
+        run_upstream(request, &[Tool::E2eTest], "specs", |cluster| {
+            conformance::conformance(cluster, &specs, &folder)
+        })
+    };
+    match request.suite {
+        Suite::Conformance => specs(CONFORMANCE, None),
+        Suite::NetworkPolicy => specs(NETWORK_POLICY, Some(UNSUPPORTED)),
+        Suite::Cyclonus => {
+            let all = CaseSelection::default();
+            run_upstream(request, &cyclonus::PROGRAMS, "cases", |cluster| cyclonus(cluster, &all, &folder))
+        }
+        Suite::ClusterNetworkPolicy => {
+            let tests = TestSelection { only: Vec::new(), skip: Some(UNSUPPORTED.to_owned()) };
+            run_upstream(request, &[Tool::NetworkPolicyApi], "tests", |cluster| {
+                cluster_network_policy(cluster, &tests, &folder)
+            })
+        }
+        Suite::Soak | Suite::Sim if request.no_fast_path || request.image.is_some() => {
+            bail!("--no-fast-path and --image are about upstream suites")
+        }
+        Suite::Soak => run_tool("knit-soak"),
+        Suite::Sim => run_tool("knit-sim"),
+    }
 }
 
 impl Suite {
@@ -70,15 +120,23 @@ impl Suite {
         match self {
             Self::Conformance => "conformance",
             Self::NetworkPolicy => "network-policy",
+            Self::Cyclonus => "cyclonus",
+            Self::ClusterNetworkPolicy => "cluster-network-policy",
             Self::Soak => "soak",
             Self::Sim => "sim",
         }
     }
 }
 
-/// Runs upstream specs on a cluster with Knit as its network.
-fn run_upstream(focus: &str, skip: Option<&str>) -> Result<String> {
+/// Runs upstream tests on a cluster with Knit as its network.
+fn run_upstream(
+    request: &Request,
+    programs: &[Tool],
+    what: &str,
+    tests: impl FnOnce(&Cluster) -> Result<Results>,
+) -> Result<String> {
     process::require_root("the test cluster")?;
+    go_tools::ensure(programs)?;
     knit_testcluster::down(CLUSTER)?;
     let options = Options {
         name: CLUSTER.to_owned(),
@@ -87,18 +145,25 @@ fn run_upstream(focus: &str, skip: Option<&str>) -> Result<String> {
         // As the other suites: what people run.
         profile: Profile::Release,
     };
-    let cluster = knit_testcluster::up(&options)?;
-    let specs = SpecSelection { focus: focus.to_owned(), skip: skip.map(str::to_owned) };
-    let results = conformance::conformance(&cluster, &specs, &conformance::default_folder());
+    let cluster = knit_testcluster::up_with_image(&options, request.image.as_deref())?;
+    let prepared = if request.no_fast_path { knit_testcluster::disable_fast_path(&cluster) } else { Ok(()) };
+    let results = prepared.and_then(|()| tests(&cluster));
     let down = knit_testcluster::down(CLUSTER);
     let results = results?;
     down?;
-    let count = |state: State| results.specs.iter().filter(|spec| spec.state == state).count();
-    let (passed, failed) = (count(State::Passed), count(State::Failed));
+    results.print();
+    summary(&results, what)
+}
+
+/// The result in a few words; an error if a test failed.
+fn summary(results: &Results, what: &str) -> Result<String> {
+    let [passed, failed, skipped] =
+        [State::Passed, State::Failed, State::Skipped].map(|state| results.count(state));
+    let skipped = if skipped > 0 { format!(", {skipped} skipped") } else { String::new() };
     if failed > 0 || passed == 0 {
-        bail!("{passed} specs passed, {failed} failed");
+        bail!("{passed} {what} passed, {failed} failed{skipped}");
     }
-    Ok(format!("{passed} of {} specs passed", results.specs.len()))
+    Ok(format!("{passed} of {} {what} passed{skipped}", results.specs.len()))
 }
 
 /// Runs a tool with its default options; its own exit code is the result.
@@ -149,6 +214,14 @@ mod tests {
     fn a_first_result_is_added_to_the_table() {
         let page = with_row(TABLE, "soak", "| soak | passed |").unwrap();
         assert!(page.contains("| sim | old |\n| soak | passed |\n\nrest\n"), "{page}");
+    }
+
+    #[test]
+    fn a_suite_without_the_fast_path_has_a_row_of_its_own() {
+        let request = |no_fast_path| Request { suite: Suite::Cyclonus, no_fast_path, image: None };
+        let page = with_row(TABLE, &request(false).name(), "| cyclonus | a |").unwrap();
+        let page = with_row(&page, &request(true).name(), "| cyclonus, no fast path | b |").unwrap();
+        assert!(page.contains("| cyclonus | a |\n| cyclonus, no fast path | b |\n"), "{page}");
     }
 
     #[test]

@@ -7,7 +7,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use super::Request;
 use super::binaries::{self, Selection, Where};
 use super::count::Count;
-use knit_testcluster::conformance::{self, SpecSelection, State};
+use knit_testcluster::conformance::cluster_network_policy::{TestSelection, cluster_network_policy};
+use knit_testcluster::conformance::cyclonus::{self, CaseSelection, cyclonus};
+use knit_testcluster::conformance::{self, Results, SpecSelection, State};
 use knit_testcluster::go_tools::{self, Tool};
 use knit_testcluster::leftovers::HostSnapshot;
 use knit_testcluster::{Cluster, Network, Options, Profile};
@@ -39,9 +41,21 @@ const SAMPLE: [&str; 16] = [
     r"Services should have session affinity work for service with type clusterIP",
 ];
 
+/// Cases of Cyclonus that are run on Knit: those of peers that change, and of ranges with exceptions.
+const CASES: [&str; 4] =
+    ["ip-block-with-except", "namespaces-by-default-label", "set-namespace-labels", "set-pod-labels"];
+/// Combinations that are only run in the suite.
+const OTHER_CASES: [&str; 3] = ["multi-peer", "example", "upstream-e2e"];
+/// Tests of ClusterNetworkPolicies that are run on Knit.
+const CLUSTER_POLICY_TESTS: [&str; 3] =
+    ["CNPAdminTierEgressNamedPort", "CNPAdminTierPriorityField", "CNPBaselineTierIngressNamedPort"];
+
 /// The programs of the clusters, and those that the tests use.
 pub fn tools() -> impl Iterator<Item = Tool> {
-    knit_testcluster::TOOLS.into_iter().chain([Tool::Helm, Tool::E2eTest])
+    knit_testcluster::TOOLS
+        .into_iter()
+        .chain([Tool::Helm, Tool::E2eTest, Tool::NetworkPolicyApi])
+        .chain(cyclonus::PROGRAMS)
 }
 
 /// Runs the family. With a filter only the test programs' own tests are chosen by it.
@@ -128,13 +142,27 @@ fn on(cluster: &Cluster, request: &Request) -> Result<Count> {
     Ok(count)
 }
 
-/// Each spec counts as a test of its own; one that did not run has failed.
+/// What is run of upstream's tests.
 fn sample(cluster: &Cluster) -> Result<Count> {
+    let folder = conformance::default_folder();
+    let mut count = Count::default();
     let focus = SAMPLE.map(|spec| format!(r"{spec}.*\[(Conformance|Feature:NetworkPolicy)\]")).join("|");
     let specs = SpecSelection { focus, skip: None };
-    let folder = conformance::default_folder();
-    let results = conformance::conformance(cluster, &specs, &folder).context("upstream specs")?;
-    let mut count = Count::default();
+    let ran = conformance::conformance(cluster, &specs, &folder).context("upstream specs")?;
+    count_specs(&mut count, "spec", &ran, SAMPLE.len());
+    let only = CLUSTER_POLICY_TESTS.map(str::to_owned).to_vec();
+    let ran = cluster_network_policy(cluster, &TestSelection { only, skip: None }, &folder)
+        .context("upstream tests of ClusterNetworkPolicies")?;
+    count_specs(&mut count, "test of ClusterNetworkPolicies", &ran, CLUSTER_POLICY_TESTS.len());
+    let [include, exclude] =
+        [&CASES[..], &OTHER_CASES].map(|tags| tags.iter().map(|tag| (*tag).to_owned()).collect());
+    let ran = cyclonus(cluster, &CaseSelection { include, exclude }, &folder).context("cyclonus")?;
+    count_specs(&mut count, "case of Cyclonus", &ran, CASES.len());
+    Ok(count)
+}
+
+/// Each spec counts as a test of its own; one that did not run has failed.
+fn count_specs(count: &mut Count, what: &str, results: &Results, expected: usize) {
     for spec in &results.specs {
         let outcome = match spec.state {
             State::Passed => Ok(()),
@@ -142,13 +170,13 @@ fn sample(cluster: &Cluster) -> Result<Count> {
         };
         count.check(&format!("upstream {}", spec.name), outcome);
     }
-    let ran = if results.specs.len() < SAMPLE.len() {
-        Err(anyhow!("{} of {} specs ran: {}", results.specs.len(), SAMPLE.len(), results.log.display()))
+    let ran = results.specs.len();
+    let all = if ran < expected {
+        Err(anyhow!("{ran} of at least {expected} ran: {}", results.log.display()))
     } else {
         Ok(())
     };
-    count.check("every_upstream_spec_of_the_sample_ran", ran);
-    Ok(count)
+    count.check(&format!("every upstream {what} of the sample ran"), all);
 }
 
 fn as_before(before: &HostSnapshot) -> Result<()> {

@@ -233,6 +233,44 @@ fn a_restart_keeps_policies_until_everything_is_known() {
     assert!(node.state.problems.is_empty(), "{:?}", node.state.problems);
 }
 
+/// The last policy is deleted and another is created at once: pods are no longer watched, and then again.
+#[test]
+fn a_policy_applies_if_pods_are_listed_again_before_it_is_in_the_kernel() {
+    let mut node = Node::with_policies();
+    node.list(&[("db", from_web())]);
+    node.attach_pod("a");
+    node.attach_pod("b");
+    let list = || {
+        Event::Policies(PolicyEvent::PodsListed(vec![
+            pod("a", "db", &["10.75.0.2"]),
+            pod("b", "web", &["10.75.0.3"]),
+        ]))
+    };
+    let of_web = json!({"podSelector": {"matchLabels": {"app": "web"}}});
+    for (before, name, spec, address) in
+        [("db", "web", of_web, "10.75.0.3"), ("web", "db", from_web(), "10.75.0.2")]
+    {
+        node.handle(deleted(before));
+        // The tables are written while pods are not known.
+        node.held = Some(Unit::PacketFilter);
+        node.handle(applied(name, &spec));
+        node.handle(Event::Policies(PolicyEvent::PodsForgotten));
+        node.release();
+        node.handle(list());
+        let [chain] = &node.policy_chains()[..] else { panic!("{:?}", node.policy_chains()) };
+        assert_eq!(node.restricted(), [format!("{address} : jump {chain}")], "{name}");
+    }
+    // The same without a policy in between, so that elements have to be removed.
+    node.held = Some(Unit::PacketFilter);
+    node.handle(applied("none", &json!({"podSelector": {"matchLabels": {"app": "other"}}})));
+    node.handle(deleted("db"));
+    node.handle(Event::Policies(PolicyEvent::PodsForgotten));
+    node.held = None;
+    node.handle(list());
+    assert_eq!((node.policy_chains(), node.restricted()), (vec![], vec![]));
+    assert!(node.state.problems.is_empty(), "{:?}", node.state.problems);
+}
+
 #[test]
 fn an_isolated_namespace_restricts_connections_of_all_pods_of_the_node() {
     let mut node = Node::with_policies();
