@@ -146,7 +146,7 @@ impl PolicyAgent {
             let key = PodKey { namespace: namespace.to_owned(), name: name.to_owned() };
             let labels = Labels::from([("app".to_owned(), name.to_owned())]);
             let addresses = vec![address(at).into()];
-            (key, PolicyPod { uid: name.to_owned(), labels, addresses, ports: Vec::new() })
+            (key, PolicyPod { uid: name.to_owned(), labels, addresses, ..PolicyPod::default() })
         });
         self.submit(PolicyEvent::PodsListed(pods.collect()));
     }

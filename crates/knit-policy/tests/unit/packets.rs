@@ -7,9 +7,7 @@ use knit_model::IfName;
 use knit_model::filter::field::{Field, IpFamily, Value, ct_status};
 use knit_model::filter::rule::{Comparison, Expression, FilterRule, LookupResult, Verdict};
 use knit_model::filter::{ElementData, ElementKey, FilterTable, KeyPart};
-use knit_policy::{
-    DropLogTarget, Element, Flow, InterfacePolicies, LocalPod, PodKey, PolicyIndex, dispatch,
-};
+use knit_policy::{DropLogTarget, Element, Flow, InterfacePolicies, LocalPod, PodKey, PolicyIndex, dispatch};
 
 /// The tables of a node with all elements.
 pub struct Tables {

@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 
 use knit_policy::{
-    APP_LABEL, DropLogTarget, Flow, LabelSelector, Labels, LocalPod, PolicyIndex, PolicyKind, PolicyNamespace,
-    Verdict,
+    APP_LABEL, DropLogTarget, Flow, LabelSelector, Labels, LocalPod, PolicyIndex, PolicyKind,
+    PolicyNamespace, Verdict,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use knit_policy::{
-    DropLogTarget, Flow, LocalPod, NamedPort, PodKey, PodNetworks, PolicyId, PolicyIndex, PolicyPod, Protocol,
-    cluster_network_policy, network_policy,
+    DropLogTarget, Flow, LocalPod, NamedPort, PodKey, PodNetworks, PolicyId, PolicyIndex, PolicyPod,
+    Protocol, cluster_network_policy, network_policy,
 };
 use serde_json::Value;
 
