@@ -312,7 +312,8 @@ fn isolation_is_listed_with_what_it_drops() {
     assert_eq!(isolated["pods"], 2);
     let dropped = isolated["droppedPackets"].as_u64().unwrap();
     let series = r#"kind="IsolatedNamespace",namespace="shop",name="",direction="ingress""#;
-    assert!(dropped > 0 && agent.dropped(series) == Some(dropped), "{list}");
+    // A connection from before may still retransmit its last packets.
+    assert!(dropped > 0 && agent.dropped(series) >= Some(dropped), "{list}");
     let (code, out, _) = agent.knit(&["policy", "why", "lab/other", "shop/db"]);
     let reason = "isolation, enforced on this node: denied, other pods reach isolated namespace shop through Services only";
     assert!(code == 1 && out.contains(reason), "{out}");

@@ -39,7 +39,8 @@ fn a_python_client_uses_both_packages() {
         compile.arg(format!("{kind}={}", generated.display()));
     }
     compile.args(["kni/kni.proto", "knit/v1/knit.proto", "knit/v1/node.proto", "knit/v1/extension.proto"]);
-    let compiled = compile.args(["knit/v1/pod.proto", "knit/v1/watch.proto"]).output().unwrap();
+    let compiled =
+        compile.args(["knit/v1/pod.proto", "knit/v1/policy.proto", "knit/v1/watch.proto"]).output().unwrap();
     assert!(compiled.status.success(), "{}", output_text(&compiled));
 
     std::fs::write(crate::support::agent::folder(&machine.path("objects")).join("blue.yaml"), BLUE).unwrap();

@@ -109,7 +109,8 @@ fn pods_attach_and_detach_while_the_api_server_is_away_and_everything_converges_
     let again = cluster.testbed.pod("again");
     cluster.agent.start_sandbox("sandbox-again", &renewed, &again);
     wait_for_mtu(&again, "net0", Some(1400));
-    again.ping(GATEWAY).unwrap();
+    // The link is there before its address.
+    eventually("the gateway is reached", TIMEOUT, || again.ping(GATEWAY).is_ok());
     // What the agent cannot know yet.
     cluster.api.delete(PODS, "default", "gone");
     cluster.api.delete(&veths(), "default", "old");

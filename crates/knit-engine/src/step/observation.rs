@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use knit_model::filter::TABLE;
 use knit_model::link::{Attrs, Link, Master};
 use knit_model::problem::Subject;
-use knit_model::{IfName, NetState, Plan, Route, Scope, ScopeState, kernel_ids};
+use knit_model::{Address, IfName, NetState, Plan, Route, Scope, ScopeState, kernel_ids};
 
 use crate::event::{ObserveRequest, Unit};
 use crate::resolve::Resolved;
@@ -41,9 +41,13 @@ pub(super) fn restrict_to_unit(
         }
     }
     let on_mine = |name: &IfName| own_links.contains(name);
-    // Addresses of foreign links are included: routes of this unit may need them.
-    let is_near = |name: &IfName| on_mine(name) || request.route_links.contains(name);
-    mine.addresses = host.addresses.into_iter().filter(|(_, address)| is_near(&address.link)).collect();
+    // Addresses of foreign links are included: routes of this unit may need them, and a NIC with one is not moved.
+    let is_near = |address: &Address| {
+        let link = &address.link;
+        let is_foreign = || request.host_links.contains(link) && !address.owned;
+        on_mine(link) || request.route_links.contains(link) || is_foreign()
+    };
+    mine.addresses = host.addresses.into_iter().filter(|(_, address)| is_near(address)).collect();
     for (key, address) in &mut mine.addresses {
         address.owned |= had.addresses.contains(key);
     }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_kernel::fault::NoFaults;
-use knit_kernel::nft::{ChainCounters, FilterQuery, chain_counters};
+use knit_kernel::nft::{ChainCounters, FilterQuery, can_log, chain_counters};
 use knit_kernel::{DeleteMode, Netns};
 use knit_model::filter::field::{DataType, EtherType, Field, IpFamily, Value, ct_state, tcp_flags};
 use knit_model::filter::rule::{
@@ -567,7 +567,7 @@ fn random_sets_converge_from_any_to_any_and_are_listed_by_nft() {
 
 #[test]
 fn counters_of_rules_are_read_chain_by_chain() {
-    let node = TestNode::new("nft-counters", &["a"]).without_coverage();
+    let mut node = TestNode::new("nft-counters", &[]).without_coverage();
     let to = |last: u8| Value::from(IpAddr::from([127, 0, 0, last]));
     let counted = |last: u8, comment: &str| {
         let rule = FilterRule::new().family(V4).is(Field::Destination(V4), to(last));
@@ -583,6 +583,7 @@ fn counters_of_rules_are_read_chain_by_chain() {
     table.chains.insert("second".to_owned(), FilterChain { base: None, rules: vec![counted(1, "one")] });
     let mut filter = Filter::default();
     filter.tables.insert(TableFamily::Inet.table(), table);
+    node.observe_filter(&Scope::Host, query(&filter));
     node.converge(&state_with(&Scope::Host, &filter));
     let netns = Netns::open(node.host.path()).unwrap();
     let read = |chains: &[&str]| {
@@ -611,4 +612,12 @@ fn counters_of_rules_are_read_chain_by_chain() {
     assert_eq!(read(&[]), []);
     node.host.output("nft", &["delete", "table", "inet", "knit"]).unwrap();
     assert_eq!(read(&["first"]), [], "without a table");
+}
+
+#[test]
+fn support_of_logs_is_tried_without_a_trace() {
+    let node = TestNode::new("nft-log", &[]).without_coverage();
+    node.host.output("nft", &["add", "table", "inet", "theirs"]).unwrap();
+    node.host.run(can_log).unwrap();
+    assert_eq!(node.host.output("nft", &["list", "ruleset"]).unwrap(), "table inet theirs {\n}\n");
 }
