@@ -10,8 +10,10 @@ use std::path::Path;
 use knit_engine::call::{AttachRequest, RequestedDevice};
 use knit_kernel::connected_routes::{connected_routes, link_by_address};
 use knit_kernel::counters::link_counters;
-use knit_kernel::{Netns, devices, features};
+use knit_kernel::nft::ChainCounters;
+use knit_kernel::{Netns, devices, features, nft};
 use knit_model::connected_routes::ConnectedRoutes;
+use knit_model::filter::TableFamily;
 use knit_model::{IfName, Sandbox};
 use tokio::task::{JoinError, spawn_blocking};
 
@@ -91,6 +93,15 @@ pub(crate) fn interface_counters(sandbox: &Sandbox) -> Option<BTreeMap<IfName, L
     // A virtual machine has no namespace.
     let netns = Netns::open(Path::new(&sandbox.netns)).ok()?;
     link_counters(&netns, sandbox.instance.cookie).ok()?
+}
+
+/// What the rules with comments in these chains of the table `inet knit` have counted, read chain by chain.
+pub(crate) async fn chain_counters(chains: Vec<String>) -> Result<BTreeMap<String, ChainCounters>> {
+    blocking(move || {
+        let (host, table) = (Netns::current()?, TableFamily::Inet.table());
+        Ok(nft::chain_counters(&host, &table, chains.iter().map(String::as_str))?)
+    })
+    .await
 }
 
 /// Finds the NICs of the devices that a request names.

@@ -10,6 +10,8 @@ use tokio::sync::watch;
 
 use crate::daemon::Handle;
 use crate::error::{Error, Result};
+use crate::node::Node;
+use crate::policy_drops::PolicyDrops;
 use crate::services::readiness;
 
 /// The content type of OpenMetrics.
@@ -47,8 +49,17 @@ async fn serve(address: &str, routes: Router, mut stop: watch::Receiver<bool>) -
 
 async fn metrics(State(handle): State<Handle>) -> impl IntoResponse {
     let metrics = std::sync::Arc::clone(handle.metrics());
+    let observe = move |node: &mut Node| {
+        metrics.observe(node);
+        node.state().policy_drop_rules()
+    };
     // If the node cannot be queried, the counters are still served.
-    let _ = handle.query(move |node| metrics.observe(node)).await;
+    if let Ok(rules) = handle.query(observe).await {
+        match PolicyDrops::read(rules).await {
+            Ok(drops) => handle.metrics().policy_drops(&drops),
+            Err(why) => tracing::debug!(error = %why, "cannot read what network policies dropped"),
+        }
+    }
     ([(header::CONTENT_TYPE, OPEN_METRICS)], handle.metrics().text())
 }
 

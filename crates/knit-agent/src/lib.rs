@@ -29,6 +29,7 @@ mod nri;
 pub mod plugin_chain;
 mod pod;
 mod pod_networks;
+mod policy_drops;
 mod process_netns;
 mod recorder;
 pub mod run;

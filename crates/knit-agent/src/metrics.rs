@@ -1,5 +1,7 @@
 //! The agent's metrics, in the OpenMetrics text format.
 
+mod policy_drops;
+
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,9 +17,11 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit as Measure};
 
+use self::policy_drops::DropMetrics;
 use crate::capacity::NetworkAddresses;
 use crate::executor::Work;
 use crate::node::Node;
+use crate::policy_drops::PolicyDrops;
 
 /// Buckets of durations in seconds: an attach takes half a millisecond, and anything over a second is too slow.
 const BUCKETS: [f64; 13] =
@@ -83,6 +87,7 @@ pub struct Metrics {
     problems: Gauge,
     redirect_ports: Gauge,
     redirect_packets: Counter,
+    policy_drops: DropMetrics,
 }
 
 impl Default for Metrics {
@@ -108,6 +113,7 @@ impl Default for Metrics {
             problems: Gauge::default(),
             redirect_ports: Gauge::default(),
             redirect_packets: Counter::default(),
+            policy_drops: DropMetrics::default(),
         };
         new.register();
         new
@@ -161,6 +167,7 @@ impl Metrics {
         registry.register("redirect_ports", help, self.redirect_ports.clone());
         let help = "Packets between pods on the eBPF fast path";
         registry.register("redirect_packets", help, self.redirect_packets.clone());
+        self.policy_drops.register(registry);
     }
 
     /// Observes a completed call.
@@ -246,6 +253,11 @@ impl Metrics {
                 self.addresses.get_or_create(&labels).set(capacity_number(value));
             }
         }
+    }
+
+    /// Observes what network policies dropped.
+    pub(crate) fn policy_drops(&self, drops: &PolicyDrops) {
+        self.policy_drops.observe(drops);
     }
 
     /// All metrics as text.

@@ -70,6 +70,10 @@ pub fn packet_filter(datagram: &[u8]) -> Filter {
     for frame in Frames::new(datagram).filter(|frame| conntrack(frame.kind)) {
         let _ = conntrack::decode(frame.body);
     }
+    for frame in Frames::new(datagram).filter(|frame| !conntrack(frame.kind)) {
+        // The other reader of rules.
+        let _ = nft::decode_counter(frame.body);
+    }
     nft::decode_messages(Frames::new(datagram).map(|frame| (frame.kind, frame.body)))
 }
 

@@ -4,6 +4,7 @@
 //! programs' tables are never touched.
 
 mod constants;
+mod counters;
 mod encode;
 mod expression;
 mod observe;
@@ -17,6 +18,8 @@ use nix::errno::Errno;
 use crate::error::{Error, Result};
 use crate::netlink::constants::NFNL_SUBSYS_NFTABLES;
 use crate::netlink::{Message, Socket, TransactionError};
+pub(crate) use counters::decode as decode_counter;
+pub use counters::{ChainCounters, RuleCounter, chain_counters};
 pub use observe::FilterQuery;
 pub(crate) use observe::{decode_messages, observe};
 

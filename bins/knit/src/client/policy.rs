@@ -30,11 +30,14 @@ pub struct PolicyArgs {
 enum PolicyCommand {
     /// List the network policies that restrict pods of this node, and the isolation of its pods
     ///
-    /// Says why policies are not enforced on this node, or what the agent has not listed from the API server yet.
+    /// DROPPED is the number of packets dropped since the policy's rules were last written; a packet that none of several
+    /// NetworkPolicies allows counts for each of them. Says why policies are not enforced on this node, or what the agent has
+    /// not listed from the API server yet.
     List(ListArgs),
     /// Show the network policies, the isolation and the packet filter chains of one pod of this node
     ///
-    /// Policies are listed in the order of their evaluation.
+    /// Policies are listed in the order of their evaluation, and chains with the packets that they dropped, for all pods that
+    /// share the chain.
     Show(ShowArgs),
     /// Explain why network policies allow or deny a connection
     ///
@@ -84,7 +87,7 @@ fn table(response: &v1::ListPoliciesResponse) -> String {
     let status = response.status.clone().unwrap_or_default();
     let mut text = status_text(&status);
     if !response.policies.is_empty() {
-        let header = ["KIND", "NAMESPACE", "NAME", "TIER", "PRIORITY", "DIRECTIONS", "PODS"];
+        let header = ["KIND", "NAMESPACE", "NAME", "TIER", "PRIORITY", "DIRECTIONS", "PODS", "DROPPED"];
         text += &output::table(&header, response.policies.iter().map(row));
     } else if status.enforced && status.pending.is_empty() {
         text += "no policy restricts pods of this node\n";
@@ -104,6 +107,7 @@ fn row(one: &v1::Policy) -> Vec<String> {
         priority,
         directions.join(","),
         one.pods.to_string(),
+        one.dropped_packets.map(|packets| packets.to_string()).unwrap_or_default(),
     ]
 }
 

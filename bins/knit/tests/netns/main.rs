@@ -28,6 +28,7 @@ mod missing_tun_device;
 mod nri;
 mod packet_filter;
 mod pod_sockets;
+mod policy_commands;
 mod python_client;
 mod quiet_restart;
 mod recent_recording;

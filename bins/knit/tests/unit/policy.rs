@@ -26,18 +26,25 @@ const INGRESS: i32 = v1::PolicyDirection::Ingress as i32;
 const EGRESS: i32 = v1::PolicyDirection::Egress as i32;
 
 fn three_policies() -> Vec<v1::Policy> {
-    let policy = |policy, tier: v1::PolicyTier, priority, directions: &[i32], pods| v1::Policy {
+    let policy = |policy, tier: v1::PolicyTier, priority, directions: &[i32], pods, dropped| v1::Policy {
+        dropped_packets: dropped,
         policy,
         tier: tier.into(),
         priority,
         directions: directions.to_vec(),
         pods,
-        ..v1::Policy::default()
     };
     vec![
-        policy(cluster_policy("guard"), v1::PolicyTier::Admin, 10, &[INGRESS, EGRESS], 3),
-        policy(network_policy("db"), v1::PolicyTier::NetworkPolicy, 0, &[INGRESS], 1),
-        policy(policy_ref("IsolatedNamespace", "shop", ""), v1::PolicyTier::Unspecified, 0, &[INGRESS], 2),
+        policy(cluster_policy("guard"), v1::PolicyTier::Admin, 10, &[INGRESS, EGRESS], 3, Some(17)),
+        policy(network_policy("db"), v1::PolicyTier::NetworkPolicy, 0, &[INGRESS], 1, Some(0)),
+        policy(
+            policy_ref("IsolatedNamespace", "shop", ""),
+            v1::PolicyTier::Unspecified,
+            0,
+            &[INGRESS],
+            2,
+            None,
+        ),
     ]
 }
 
@@ -47,9 +54,9 @@ fn policies_are_listed_as_table_and_json() {
     let agent = FakeAgent::start(Responses { policies, ..Responses::default() });
     let (code, out, err) = output_text(&knit(&agent, &["policy", "list", "-n", "shop"]));
     let expected = "\
-KIND                  NAMESPACE  NAME   TIER           PRIORITY  DIRECTIONS      PODS
-ClusterNetworkPolicy             guard  Admin          10        ingress,egress  3
-NetworkPolicy         shop       db     NetworkPolicy            ingress         1
+KIND                  NAMESPACE  NAME   TIER           PRIORITY  DIRECTIONS      PODS  DROPPED
+ClusterNetworkPolicy             guard  Admin          10        ingress,egress  3     17
+NetworkPolicy         shop       db     NetworkPolicy            ingress         1     0
 IsolatedNamespace     shop                                       ingress         2
 ";
     assert_eq!((code, out.as_str(), err.as_str()), (0, expected, ""));
@@ -89,7 +96,7 @@ warning: no br_netfilter
 #[test]
 fn a_pod_is_shown_with_policies_and_chains() {
     let chain =
-        |name: &str, pods| v1::PolicyChain { name: name.to_owned(), pods, ..v1::PolicyChain::default() };
+        |name: &str, pods, dropped_packets| v1::PolicyChain { name: name.to_owned(), pods, dropped_packets };
     let applied = |policy, tier: v1::PolicyTier, priority, rules, skipped| v1::AppliedPolicy {
         policy,
         tier: tier.into(),
@@ -105,7 +112,7 @@ fn a_pod_is_shown_with_policies_and_chains() {
             applied(network_policy("db"), v1::PolicyTier::NetworkPolicy, 0, 0, false),
             applied(cluster_policy("default"), v1::PolicyTier::Baseline, 5, 2, true),
         ],
-        chains: vec![chain("policy_ingress_shop_1", 1), chain("policy_ingress_shop_2", 3)],
+        chains: vec![chain("policy_ingress_shop_1", 1, Some(1)), chain("policy_ingress_shop_2", 3, Some(0))],
     };
     let egress = v1::DirectionPolicies { direction: EGRESS, ..v1::DirectionPolicies::default() };
     let pod_policies = v1::GetPodPoliciesResponse {
@@ -115,7 +122,7 @@ fn a_pod_is_shown_with_policies_and_chains() {
         addresses: vec!["10.4.0.2".to_owned(), "fd00::2".to_owned()],
         directions: vec![ingress, egress],
         isolation: policy_ref("App", "shop", "db"),
-        isolation_chain: Some(chain("policy_segment_1", 1)),
+        isolation_chain: Some(chain("policy_segment_1", 1, None)),
         ..v1::GetPodPoliciesResponse::default()
     };
     let agent = FakeAgent::start(Responses { pod_policies, ..Responses::default() });
@@ -128,8 +135,8 @@ Ingress:
   NetworkPolicy shop/db: 0 rules
   ClusterNetworkPolicy default (Baseline, priority 5): 2 rules, not evaluated: NetworkPolicies are about the pod
   everything else is denied
-  chain policy_ingress_shop_1
-  chain policy_ingress_shop_2, shared by 3 pods of this node
+  chain policy_ingress_shop_1, 1 packet dropped
+  chain policy_ingress_shop_2, shared by 3 pods of this node, 0 packets dropped
 Egress: not restricted
 Isolation:
   app db of namespace shop: other pods reach it through Services only

@@ -442,9 +442,17 @@ impl Agent for Services {
         request: Request<v1::ListPoliciesRequest>,
     ) -> Result<Response<v1::ListPoliciesResponse>, Status> {
         let (namespace, info) = (request.into_inner().namespace, Arc::clone(&self.info));
-        let message =
-            self.query(move |node| Ok(policies::list(node.state(), &info.profile, &namespace))).await?;
-        Ok(Response::new(message))
+        let (mut status, list, rules) = self
+            .query(move |node| {
+                let state = node.state();
+                let status = policies::status(state, &info.profile);
+                Ok((status, state.policy_list(), state.policy_drop_rules()))
+            })
+            .await?;
+        let drops = policies::count_policies(rules, &mut status).await;
+        let mut policies = policies::entries(&list, drops.as_ref());
+        policies.retain(|one| policies::is_of(one, &namespace));
+        Ok(Response::new(v1::ListPoliciesResponse { status: Some(status), policies }))
     }
 
     async fn get_pod_policies(
@@ -459,7 +467,7 @@ impl Agent for Services {
                 found.ok_or_else(|| unknown_pod(&pod, " on this node"))
             })
             .await?;
-        Ok(Response::new(message))
+        Ok(Response::new(policies::count_chains(message).await))
     }
 
     async fn explain_connection(

@@ -1,14 +1,20 @@
 //! Network policies for knit.v1: which restrict pods of this node, and why a connection is allowed or denied.
 
+mod drops;
 mod explain;
 
+use std::collections::BTreeMap;
+
 use knit_engine::State;
-use knit_engine::policies::report::{DirectionPolicies, PodPolicies, PolicyEntry, PolicyStatus};
+use knit_engine::policies::report::{DirectionPolicies, PodPolicies, PolicyEntry, PolicyList, PolicyStatus};
 use knit_kni::v1;
 use knit_model::SandboxId;
 use knit_policy::{Direction, PodKey, PolicyId, Segment, Tier};
 
+pub(super) use drops::{count_chains, count_policies};
 pub(super) use explain::{connection_query, explain};
+
+use crate::policy_drops::PolicyDrops;
 
 /// The name of the profile that enforces policies.
 const PRIMARY: &str = "primary";
@@ -40,21 +46,28 @@ fn warnings(status: &PolicyStatus) -> Vec<String> {
     status.lacks_bridge_filter.then(|| warning.to_owned()).into_iter().collect()
 }
 
-/// The policies that restrict pods of this node.
-pub(super) fn list(state: &State, profile: &str, namespace: &str) -> v1::ListPoliciesResponse {
-    let list = state.policy_list();
-    let mut policies: Vec<(PolicyId, PolicyEntry)> = list.policies.into_iter().collect();
+/// The policies that restrict pods of this node, in the order of their evaluation, with what they dropped, if that is known.
+pub(super) fn entries(list: &PolicyList, drops: Option<&PolicyDrops>) -> Vec<v1::Policy> {
+    let mut policies: Vec<(&PolicyId, &PolicyEntry)> = list.policies.iter().collect();
     policies.sort_by(|(id, entry), (other, than)| (entry.tier, id).cmp(&(than.tier, other)));
-    let policies = policies.iter().map(|(id, entry)| entry_of(id, entry));
-    let segments = list.segments.iter().map(|(segment, pods)| segment_entry(segment, *pods));
-    let is_match = |one: &v1::Policy| {
-        let policy = one.policy.as_ref().map(|policy| policy.namespace.as_str()).unwrap_or_default();
-        namespace.is_empty() || policy.is_empty() || policy == namespace
-    };
-    v1::ListPoliciesResponse {
-        status: Some(status(state, profile)),
-        policies: policies.chain(segments).filter(is_match).collect(),
-    }
+    let policies = policies.into_iter().map(|(id, entry)| v1::Policy {
+        dropped_packets: drops.map(|drops| drops.of_policy(id)),
+        ..entry_of(id, entry)
+    });
+    let mut segments: BTreeMap<&Segment, usize> =
+        drops.into_iter().flat_map(PolicyDrops::segments).map(|segment| (segment, 0)).collect();
+    segments.extend(list.segments.iter().map(|(segment, pods)| (segment, *pods)));
+    let segments = segments.into_iter().map(|(segment, pods)| v1::Policy {
+        dropped_packets: drops.map(|drops| drops.of_segment(segment)),
+        ..segment_entry(segment, pods)
+    });
+    policies.chain(segments).collect()
+}
+
+/// Whether a policy is listed for a namespace; all are if it is empty.
+pub(super) fn is_of(one: &v1::Policy, namespace: &str) -> bool {
+    let policy = one.policy.as_ref().map(|policy| policy.namespace.as_str()).unwrap_or_default();
+    namespace.is_empty() || policy.is_empty() || policy == namespace
 }
 
 fn entry_of(id: &PolicyId, entry: &PolicyEntry) -> v1::Policy {
@@ -65,6 +78,7 @@ fn entry_of(id: &PolicyId, entry: &PolicyEntry) -> v1::Policy {
         priority,
         directions: entry.directions.iter().map(|direction| direction_of(*direction).into()).collect(),
         pods: count(entry.pods),
+        dropped_packets: None,
     }
 }
 
@@ -75,6 +89,7 @@ fn segment_entry(segment: &Segment, pods: usize) -> v1::Policy {
         priority: 0,
         directions: vec![v1::PolicyDirection::Ingress.into()],
         pods: count(pods),
+        dropped_packets: None,
     }
 }
 
@@ -95,7 +110,7 @@ pub(super) fn pod(state: &State, profile: &str, id: &SandboxId) -> Option<v1::Ge
             direction_policies(Direction::Egress, egress),
         ],
         isolation: isolation.as_ref().map(segment_ref),
-        isolation_chain: chain.map(|(name, pods)| v1::PolicyChain { name, pods: count(pods) }),
+        isolation_chain: chain.map(|(name, pods)| policy_chain(name, pods)),
     })
 }
 
@@ -112,8 +127,12 @@ fn direction_policies(direction: Direction, of_pod: DirectionPolicies) -> v1::Di
         direction: direction_of(direction).into(),
         restricted: !chains.is_empty(),
         policies: policies.iter().map(applied).collect(),
-        chains: chains.into_iter().map(|name| v1::PolicyChain { name, pods: count(pods) }).collect(),
+        chains: chains.into_iter().map(|name| policy_chain(name, pods)).collect(),
     }
+}
+
+fn policy_chain(name: String, pods: usize) -> v1::PolicyChain {
+    v1::PolicyChain { name, pods: count(pods), dropped_packets: None }
 }
 
 fn policy_ref(id: &PolicyId) -> v1::PolicyRef {

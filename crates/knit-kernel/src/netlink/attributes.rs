@@ -128,6 +128,11 @@ impl<'a> Attribute<'a> {
         self.array().map(u32::from_be_bytes)
     }
 
+    /// The value as eight bytes in network byte order.
+    pub fn be64(&self) -> Option<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
+
     /// The value as text, up to the first NUL.
     pub fn str(&self) -> Option<&'a str> {
         let text = self.value.split(|byte| *byte == 0).next()?;

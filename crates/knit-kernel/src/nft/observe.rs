@@ -218,7 +218,7 @@ fn rule(attributes: Attributes<'_>, sets: &BTreeMap<String, FilterSet>) -> Optio
 }
 
 /// The comment among the entries of a rule's userdata: type, length, value.
-fn comment_in(mut data: &[u8]) -> Option<String> {
+pub(super) fn comment_in(mut data: &[u8]) -> Option<String> {
     while let [kind, length, rest @ ..] = data {
         let (value, more) = rest.split_at_checked(usize::from(*length))?;
         if *kind == encode::COMMENT {

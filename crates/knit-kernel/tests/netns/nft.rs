@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_kernel::DeleteMode;
 use knit_kernel::fault::NoFaults;
-use knit_kernel::nft::FilterQuery;
+use knit_kernel::nft::{ChainCounters, FilterQuery, chain_counters};
+use knit_kernel::{DeleteMode, Netns};
 use knit_model::filter::field::{DataType, EtherType, Field, IpFamily, Value, ct_state, tcp_flags};
 use knit_model::filter::rule::{
     Expression, FilterRule, LookupResult, Register, RejectWith, Translation, Verdict,
@@ -557,4 +557,53 @@ fn random_sets_converge_from_any_to_any_and_are_listed_by_nft() {
         })
         .unwrap();
     node.converge(&NetState::default());
+}
+
+#[test]
+fn counters_of_rules_are_read_chain_by_chain() {
+    let mut node = TestNode::new("nft-counters", &[]).without_coverage();
+    let to = |last: u8| Value::from(IpAddr::from([127, 0, 0, last]));
+    let counted = |last: u8, comment: &str| {
+        let rule = FilterRule::new().family(V4).is(Field::Destination(V4), to(last));
+        rule.then(Expression::Count).comment(comment)
+    };
+    let mut table = FilterTable::default();
+    let silent = FilterRule::new().then(Expression::Count);
+    let uncounted = FilterRule::new().family(V4).comment("uncounted");
+    let jumps = vec![FilterRule::new().jump("first"), FilterRule::new().jump("second")];
+    let first = vec![counted(1, "one"), counted(2, "two"), counted(1, "one"), silent, uncounted];
+    table.chains.insert("output".to_owned(), base(ChainType::Filter, Hook::Output, 0, jumps));
+    table.chains.insert("first".to_owned(), FilterChain { base: None, rules: first });
+    table.chains.insert("second".to_owned(), FilterChain { base: None, rules: vec![counted(1, "one")] });
+    let mut filter = Filter::default();
+    filter.tables.insert(TableFamily::Inet.table(), table);
+    node.observe_filter(&Scope::Host, query(&filter));
+    node.converge(&state_with(&Scope::Host, &filter));
+    let netns = Netns::open(node.host.path()).unwrap();
+    let read = |chains: &[&str]| {
+        let found = chain_counters(&netns, &TableFamily::Inet.table(), chains.iter().copied()).unwrap();
+        let each = |(chain, counters): (String, ChainCounters)| {
+            let counters = counters.into_iter();
+            let counters = counters.map(|(comment, counter)| (comment, counter.packets, counter.bytes));
+            (chain, counters.collect::<Vec<_>>())
+        };
+        found.into_iter().map(each).collect::<Vec<_>>()
+    };
+    let packets =
+        |one: u64, two: u64| vec![("one".to_owned(), one, one * 33), ("two".to_owned(), two, two * 33)];
+    assert_eq!(read(&["first"]), [("first".to_owned(), packets(0, 0))]);
+    node.host.run(|| {
+        // It receives what it sends, so that the kernel does not answer.
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        for last in [1, 1, 2] {
+            socket.send_to(b"knit!", (std::net::Ipv4Addr::new(127, 0, 0, last), port)).unwrap();
+        }
+    });
+    // Rules with the same comment are one.
+    assert_eq!(read(&["first", "none"]), [("first".to_owned(), packets(4, 1))]);
+    assert_eq!(read(&["second"]), [("second".to_owned(), packets(2, 0)[..1].to_vec())]);
+    assert_eq!(read(&[]), []);
+    node.host.output("nft", &["delete", "table", "inet", "knit"]).unwrap();
+    assert_eq!(read(&["first"]), [], "without a table");
 }

@@ -2562,9 +2562,13 @@ pub struct Policy {
     /// The directions with rules about pods of this node.
     #[prost(enumeration = "PolicyDirection", repeated, tag = "4")]
     pub directions: ::prost::alloc::vec::Vec<i32>,
-    /// The number of pods of this node that it is about.
+    /// The number of pods of this node that it is about. 0: isolated pods of other nodes, to which this node dropped packets.
     #[prost(uint32, tag = "5")]
     pub pods: u32,
+    /// Packets that it dropped on this node since its rules were last written. A packet that none of several NetworkPolicies
+    /// allows counts for each of them. Unset if the kernel's counters could not be read.
+    #[prost(uint64, optional, tag = "6")]
+    pub dropped_packets: ::core::option::Option<u64>,
 }
 impl ::prost::Name for Policy {
     const NAME: &'static str = "Policy";
@@ -2698,6 +2702,10 @@ pub struct PolicyChain {
     /// The number of pods of this node that share it.
     #[prost(uint32, tag = "2")]
     pub pods: u32,
+    /// Packets that its rules dropped since they were last written, for all pods that share it. Unset if the kernel's counters
+    /// could not be read.
+    #[prost(uint64, optional, tag = "3")]
+    pub dropped_packets: ::core::option::Option<u64>,
 }
 impl ::prost::Name for PolicyChain {
     const NAME: &'static str = "PolicyChain";

@@ -76,7 +76,12 @@ fn chain(one: &v1::PolicyChain) -> String {
         0 | 1 => String::new(),
         count => format!(", shared by {count} pods of this node"),
     };
-    format!("  chain {}{shared}\n", one.name)
+    let dropped = match one.dropped_packets {
+        None => String::new(),
+        Some(1) => ", 1 packet dropped".to_owned(),
+        Some(count) => format!(", {count} packets dropped"),
+    };
+    format!("  chain {}{shared}{dropped}\n", one.name)
 }
 
 fn isolation(pod: &v1::GetPodPoliciesResponse) -> String {
