@@ -6,6 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
+#[cfg(feature = "kubernetes")]
+use std::sync::OnceLock;
 
 use knit_engine::call::{AttachRequest, RequestedDevice};
 use knit_kernel::connected_routes::{connected_routes, link_by_address};
@@ -102,6 +104,19 @@ pub(crate) async fn chain_counters(chains: Vec<String>) -> Result<BTreeMap<Strin
         Ok(nft::chain_counters(&host, &table, chains.iter().map(String::as_str))?)
     })
     .await
+}
+
+/// Whether the packet filter can log packets. It is tried once, when a policy first requests it; a warning says if it fails.
+#[cfg(feature = "kubernetes")]
+pub(crate) fn can_log_drops() -> bool {
+    static CAN_LOG: OnceLock<bool> = OnceLock::new();
+    *CAN_LOG.get_or_init(|| match nft::can_log() {
+        Ok(()) => true,
+        Err(why) => {
+            tracing::warn!(error = %why, "packets that network policies drop cannot be logged");
+            false
+        }
+    })
 }
 
 /// Finds the NICs of the devices that a request names.

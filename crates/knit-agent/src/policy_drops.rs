@@ -84,7 +84,7 @@ mod tests {
 
     fn rule(chain: &str, comment: &str, reason: DropReason) -> DropRule {
         let (chain, comment) = (chain.to_owned(), comment.to_owned());
-        DropRule { chain, comment, direction: Direction::Ingress, reason }
+        DropRule { chain, comment, namespace: String::new(), direction: Direction::Ingress, reason }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! them. Until everything has been listed after a start, the rules in the kernel stay as they are, and a new pod starts
 //! closed.
 
+pub mod drop_logs;
 pub mod report;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,13 +13,15 @@ use std::sync::Arc;
 
 use knit_model::filter::rule::Verdict;
 use knit_model::filter::{ElementData, ElementKey, Filter, TableFamily};
-use knit_model::{SandboxId, Scope};
+use knit_model::{Sandbox, SandboxId, Scope};
 use knit_policy::{
-    CLOSED, Decision, Element, Flow, LocalPod, PodChains, PodKey, PodUpdate, Policy, PolicyId, PolicyIndex,
-    PolicyKind, PolicyNamespace, PolicyPod, PolicyTables, dispatch, is_pod_element, is_policy_name,
+    CLOSED, Decision, DropLogTarget, Element, Flow, LocalPod, PodChains, PodKey, PodUpdate, Policy, PolicyId,
+    PolicyIndex, PolicyKind, PolicyNamespace, PolicyPod, PolicyTables, dispatch, is_pod_element,
+    is_policy_name,
 };
 use serde::{Deserialize, Serialize};
 
+use self::drop_logs::DropLogEvent;
 use crate::cluster;
 use crate::event::{Record, Unit};
 use crate::packet_filter;
@@ -57,6 +60,8 @@ pub enum PolicyEvent {
     },
     /// Pods are no longer watched, because there is no policy and nothing is isolated.
     PodsForgotten,
+    /// What requests logs of dropped packets.
+    DropLogs(DropLogEvent),
 }
 
 /// Policies, and the rules compiled from them.
@@ -77,6 +82,9 @@ pub(crate) struct PolicyState {
     constants: Vec<Element>,
     /// Elements of sets that no pod of this node owns.
     elements: Arc<[Element]>,
+    /// What requests logs of dropped packets.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    drop_logs: BTreeSet<DropLogTarget>,
 }
 
 /// Rules for the tables of the packet filter.
@@ -242,6 +250,11 @@ pub(crate) fn handle(state: &mut State, event: PolicyEvent) {
             index.forget_pods();
             policies.has_pods = false;
         }
+        PolicyEvent::DropLogs(event) => {
+            if !drop_logs::handle(&mut policies.drop_logs, event) {
+                return;
+            }
+        }
     }
     compile(state);
 }
@@ -269,10 +282,12 @@ fn compile(state: &mut State) {
     let chains = state.sandboxes.keys().cloned().zip(compiled.pods).filter(|(_, chains)| !chains.is_empty());
     let chains: BTreeMap<SandboxId, PodChains> = chains.collect();
     let before = std::mem::replace(&mut policies.chains, chains);
-    if *policies.tables != compiled.tables {
-        policies.tables = Arc::new(compiled.tables);
-    }
     policies.constants = compiled.elements;
+    let mut tables = compiled.tables;
+    drop_logs::add_rules(state, &mut tables);
+    if *state.policies.tables != tables {
+        state.policies.tables = Arc::new(tables);
+    }
     let now = &state.policies.chains;
     let changed = state.sandboxes.keys().filter(|id| before.get(id) != now.get(id));
     let changed: Vec<Unit> = changed.map(|id| Unit::Sandbox(id.clone())).collect();
@@ -352,4 +367,8 @@ pub(crate) fn hold(state: &State, resolved: &mut Resolved, observed: &Filter) {
     if !missing.is_empty() {
         dispatch(table, &PolicyTables::closed(missing));
     }
+}
+
+fn key_of(sandbox: &Sandbox) -> PodKey {
+    PodKey { namespace: sandbox.namespace.clone(), name: sandbox.pod.clone() }
 }

@@ -7,6 +7,7 @@ mod constants;
 mod counters;
 mod encode;
 mod expression;
+mod log_support;
 mod observe;
 mod set;
 
@@ -20,6 +21,7 @@ use crate::netlink::constants::NFNL_SUBSYS_NFTABLES;
 use crate::netlink::{Message, Socket, TransactionError};
 pub(crate) use counters::decode as decode_counter;
 pub use counters::{ChainCounters, RuleCounter, chain_counters};
+pub use log_support::can_log;
 pub use observe::FilterQuery;
 pub(crate) use observe::{decode_messages, observe};
 

@@ -43,6 +43,13 @@ pub(crate) fn app(pod: &PolicyPod) -> Option<&str> {
 }
 
 impl Segment {
+    /// Its namespace.
+    pub fn namespace(&self) -> &str {
+        match self {
+            Self::Namespace(namespace) | Self::App { namespace, .. } => namespace,
+        }
+    }
+
     /// Its pods, which reach each other.
     pub(crate) fn members(&self) -> PodSelector {
         match self {

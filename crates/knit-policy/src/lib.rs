@@ -7,6 +7,7 @@
 
 pub mod cluster_network_policy;
 mod compile;
+mod drop_logs;
 mod evaluate;
 mod index;
 mod isolation;
@@ -19,6 +20,7 @@ mod report;
 mod tables;
 
 pub use compile::{LocalPod, NodePolicies};
+pub use drop_logs::{DropLogTarget, LOG_DROPS_ANNOTATION, logs_drops};
 pub use evaluate::{Decision, Flow, Verdict};
 pub use index::{PodKey, PodUpdate, PolicyIndex, PolicyNamespace, PolicyPod};
 pub use isolation::{APP_LABEL, ISOLATED_ANNOTATION, ISOLATED_LABEL, Segment, is_isolated};

@@ -49,6 +49,8 @@ pub struct DropRule {
     pub chain: String,
     /// The rule's comment.
     pub comment: String,
+    /// The namespace of the pods of the chain.
+    pub namespace: String,
     /// The direction as seen by the pods of the chain.
     pub direction: Direction,
     /// Why packets are dropped.
@@ -154,7 +156,7 @@ impl PolicyIndex {
                 let policies = self.policies_about(&key, direction);
                 for chain in tables.following(first) {
                     if seen.insert(chain.clone()) {
-                        all.extend(drops_of(tables, &chain, direction, &policies));
+                        all.extend(drops_of(tables, &chain, &key.namespace, direction, &policies));
                     }
                 }
             }
@@ -162,9 +164,9 @@ impl PolicyIndex {
         for segment in self.segments() {
             let chain = segment.chain();
             if tables.chains.contains_key(&chain) {
-                let comment = shortened(segment.title());
+                let (comment, namespace) = (shortened(segment.title()), segment.namespace().to_owned());
                 let reason = DropReason::Isolated(segment);
-                all.push(DropRule { chain, comment, direction: Direction::Ingress, reason });
+                all.push(DropRule { chain, comment, namespace, direction: Direction::Ingress, reason });
             }
         }
         all
@@ -191,18 +193,25 @@ impl PolicyTables {
 }
 
 /// The counted drops of a chain with rules of these policies.
-fn drops_of(tables: &PolicyTables, chain: &str, direction: Direction, policies: &[&Policy]) -> Vec<DropRule> {
+fn drops_of(
+    tables: &PolicyTables,
+    chain: &str,
+    namespace: &str,
+    direction: Direction,
+    policies: &[&Policy],
+) -> Vec<DropRule> {
     let rules = tables.chains.get(chain).map(Vec::as_slice).unwrap_or_default();
     let comments: BTreeSet<&String> =
         rules.iter().filter(|rule| counts_drops(rule)).filter_map(|rule| rule.comment.as_ref()).collect();
     let drop_rule = |comment: &String| {
         let reason = reason(comment, direction, policies)?;
-        Some(DropRule { chain: chain.to_owned(), comment: comment.clone(), direction, reason })
+        let (chain, namespace) = (chain.to_owned(), namespace.to_owned());
+        Some(DropRule { chain, comment: comment.clone(), namespace, direction, reason })
     };
     comments.into_iter().filter_map(drop_rule).collect()
 }
 
-fn counts_drops(rule: &FilterRule) -> bool {
+pub(crate) fn counts_drops(rule: &FilterRule) -> bool {
     rule.expressions.contains(&Expression::Count)
         && rule.expressions.last() == Some(&Expression::Verdict(Verdict::Drop))
 }

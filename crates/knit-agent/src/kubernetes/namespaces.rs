@@ -16,6 +16,7 @@ use super::{Context, informers, policies};
 /// Watches all namespaces. While the API server is unavailable, the last known settings stay, also across a restart.
 pub(super) async fn run(context: Context) {
     let submit = |seen: WatchUpdate<Namespace>| {
+        context.handle.submit(policies::drop_logs::of_namespaces(&seen));
         policies::submit(&context, policy_event(&seen));
         context.handle.submit(Event::Namespaces(event(seen)));
     };

@@ -2,6 +2,7 @@
 //!
 //! Pods of the whole cluster are watched only while there is a policy or anything is isolated.
 
+pub(super) mod drop_logs;
 mod policy_pod;
 
 use std::collections::BTreeSet;
@@ -48,7 +49,10 @@ pub(super) fn submit(context: &Context, event: PolicyEvent) {
 }
 
 async fn watch_network_policies(context: &Context) {
-    let handle = |seen: WatchUpdate<NetworkPolicy>| submit(context, network_policy_event(&seen));
+    let handle = |seen: WatchUpdate<NetworkPolicy>| {
+        context.handle.submit(drop_logs::of_policies(PolicyKind::NetworkPolicy, network_policy_id, &seen));
+        submit(context, network_policy_event(&seen));
+    };
     let api: Api<NetworkPolicy> = Api::all(context.client.clone());
     informers::watch(&context.handle, "networkpolicies", api, watcher::Config::default(), handle).await;
 }
@@ -99,7 +103,11 @@ async fn watch_cluster_network_policies(context: &Context) {
         kind: KIND.to_owned(),
         plural: PLURAL.to_owned(),
     };
-    let handle = |seen: WatchUpdate<DynamicObject>| submit(context, cluster_policy_event(&seen));
+    let handle = |seen: WatchUpdate<DynamicObject>| {
+        let kind = PolicyKind::ClusterNetworkPolicy;
+        context.handle.submit(drop_logs::of_policies(kind, cluster_policy_id, &seen));
+        submit(context, cluster_policy_event(&seen));
+    };
     let api: Api<DynamicObject> = Api::all_with(context.client.clone(), &resource);
     informers::watch(&context.handle, PLURAL, api, watcher::Config::default(), handle).await;
 }

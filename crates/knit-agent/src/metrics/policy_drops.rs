@@ -101,7 +101,7 @@ mod tests {
 
     fn rule(chain: &str, reason: DropReason) -> DropRule {
         let (chain, comment) = (chain.to_owned(), "end".to_owned());
-        DropRule { chain, comment, direction: Direction::Ingress, reason }
+        DropRule { chain, comment, namespace: String::new(), direction: Direction::Ingress, reason }
     }
 
     fn by(name: &str) -> DropReason {

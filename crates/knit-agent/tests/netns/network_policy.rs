@@ -9,12 +9,13 @@ use knit_agent::Standalone;
 use knit_agent::daemon::ClusterNetworkObject;
 use knit_engine::call::{AttachmentMetadata, InterfaceRequest, SandboxRequest};
 use knit_engine::policies::PolicyEvent;
+use knit_engine::policies::drop_logs::DropLogEvent;
 use knit_engine::{AttachRequest, CallId, CallResult, Event};
 use knit_model::intent::NodeRoutesIntent;
 use knit_model::provenance::Dialect;
 use knit_policy::{
-    APP_LABEL, Labels, PodKey, PolicyId, PolicyKind, PolicyNamespace, PolicyPod, cluster_network_policy,
-    network_policy,
+    APP_LABEL, DropLogTarget, Labels, PodKey, PolicyId, PolicyKind, PolicyNamespace, PolicyPod,
+    cluster_network_policy, network_policy,
 };
 use knit_testbed::{EchoServer, Namespace, Pod, Testbed, eventually};
 use serde_json::{Value, json};
@@ -518,4 +519,20 @@ fn policies_of_admins_come_before_and_after_those_of_tenants() {
     node.delete("db");
     node.assert_denied("web", "db", 80);
     node.assert_reached("other", "db", 80);
+}
+
+#[test]
+fn dropped_packets_are_logged_at_a_limited_rate_and_still_dropped() {
+    let mut node = PolicyNode::new("np-log");
+    let db = DropLogTarget::Policy(PolicyId::namespaced("shop", "db"));
+    let change = DropLogEvent::Changed { target: db, enabled: true };
+    node.handle(Event::Policies(PolicyEvent::DropLogs(change)));
+    node.list(&[("db", db_from_web())]);
+    node.attach_all();
+    node.assert_reached("web", "db", 80);
+    node.assert_denied("other", "db", 80);
+    let rules = node.rules();
+    let log =
+        "limit rate 10/minute burst 10 packets log prefix \"knit drop NetworkPolicy shop/db ingress: \"";
+    assert!(rules.contains(log), "{rules}");
 }

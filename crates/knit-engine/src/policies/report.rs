@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use knit_model::{Sandbox, SandboxId};
+use knit_model::SandboxId;
 use knit_policy::{
     CLOSED, Direction, DropRule, Flow, PodChains, PodKey, PolicyId, PolicyKind, Segment, Tier, TraceStep,
     Verdict,
 };
 
-use super::PolicyState;
+use super::{PolicyState, key_of};
 use crate::overlay::gateway_addresses;
 use crate::state::State;
 
@@ -340,8 +340,4 @@ impl ConnectionReport {
     pub fn is_allowed(&self) -> bool {
         self.egress.verdict.is_allowed() && self.ingress.verdict.is_allowed() && self.isolated.is_none()
     }
-}
-
-fn key_of(sandbox: &Sandbox) -> PodKey {
-    PodKey { namespace: sandbox.namespace.clone(), name: sandbox.pod.clone() }
 }

@@ -163,6 +163,7 @@ pub(super) fn name(expression: &Expression) -> &str {
         Expression::Learn { .. } => "dynset",
         Expression::Count => "counter",
         Expression::CountIn(_) => "objref",
+        Expression::Limit { .. } => "limit",
         Expression::Log { .. } => "log",
         Expression::Reject(_) => "reject",
         Expression::NoTrack => "notrack",
@@ -182,6 +183,7 @@ pub(super) fn optional(name: &str) -> Option<&'static str> {
         "masq" => "CONFIG_NFT_MASQ",
         "numgen" => "CONFIG_NFT_NUMGEN",
         "hash" => "CONFIG_NFT_HASH",
+        "limit" => "CONFIG_NFT_LIMIT",
         "log" => "CONFIG_NFT_LOG",
         "reject" => "CONFIG_NFT_REJECT",
         _ => return None,
@@ -258,6 +260,11 @@ fn encode_data(expression: &Expression, data: &mut Message) {
         }
         Expression::CountIn(counter) => {
             data.put_be32(NFTA_OBJREF_IMM_TYPE, NFT_OBJECT_COUNTER).put_str(NFTA_OBJREF_IMM_NAME, counter);
+        }
+        Expression::Limit { packets, seconds, burst } => {
+            data.put_bytes(NFTA_LIMIT_RATE, &packets.to_be_bytes());
+            data.put_bytes(NFTA_LIMIT_UNIT, &seconds.to_be_bytes());
+            data.put_be32(NFTA_LIMIT_BURST, *burst).put_be32(NFTA_LIMIT_TYPE, NFT_LIMIT_PKTS);
         }
         Expression::Log { prefix, group } => {
             data.put_str(NFTA_LOG_PREFIX, prefix);
@@ -405,6 +412,16 @@ fn decode(name: &str, data: Attributes<'_>, loaded: Option<DataType>) -> Option<
         "counter" => Expression::Count,
         "objref" if number(NFTA_OBJREF_IMM_TYPE)? == NFT_OBJECT_COUNTER => {
             Expression::CountIn(data.first(NFTA_OBJREF_IMM_NAME)?.str()?.to_owned())
+        }
+        "limit"
+            if number(NFTA_LIMIT_TYPE).unwrap_or(NFT_LIMIT_PKTS) == NFT_LIMIT_PKTS
+                && number(NFTA_LIMIT_FLAGS).unwrap_or_default() == 0 =>
+        {
+            Expression::Limit {
+                packets: data.first(NFTA_LIMIT_RATE)?.be64()?,
+                seconds: data.first(NFTA_LIMIT_UNIT)?.be64()?,
+                burst: number(NFTA_LIMIT_BURST)?,
+            }
         }
         "log" => Expression::Log {
             prefix: data.first(NFTA_LOG_PREFIX)?.str()?.to_owned(),

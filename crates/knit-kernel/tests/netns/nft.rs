@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_kernel::fault::NoFaults;
-use knit_kernel::nft::{ChainCounters, FilterQuery, chain_counters};
+use knit_kernel::nft::{ChainCounters, FilterQuery, can_log, chain_counters};
 use knit_kernel::{DeleteMode, Netns};
 use knit_model::filter::field::{DataType, EtherType, Field, IpFamily, Value, ct_state, tcp_flags};
 use knit_model::filter::rule::{
@@ -300,6 +300,12 @@ fn every_expression() -> (FilterTable, Vec<&'static str>) {
         (
             FilterRule::new().then(Expression::Log { prefix: "knit".to_owned(), group: None }),
             "log prefix \"knit\"",
+        ),
+        (
+            FilterRule::new()
+                .then(Expression::Limit { packets: 10, seconds: 60, burst: 20 })
+                .then(Expression::Log { prefix: "knit".to_owned(), group: None }),
+            "limit rate 10/minute burst 20 packets log prefix \"knit\"",
         ),
         (
             FilterRule::new().family(V4).load(&[source]).then(Expression::Learn {
@@ -606,4 +612,12 @@ fn counters_of_rules_are_read_chain_by_chain() {
     assert_eq!(read(&[]), []);
     node.host.output("nft", &["delete", "table", "inet", "knit"]).unwrap();
     assert_eq!(read(&["first"]), [], "without a table");
+}
+
+#[test]
+fn support_of_logs_is_tried_without_a_trace() {
+    let node = TestNode::new("nft-log", &[]).without_coverage();
+    node.host.output("nft", &["add", "table", "inet", "theirs"]).unwrap();
+    node.host.run(can_log).unwrap();
+    assert_eq!(node.host.output("nft", &["list", "ruleset"]).unwrap(), "table inet theirs {\n}\n");
 }

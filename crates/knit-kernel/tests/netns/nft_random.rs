@@ -123,7 +123,7 @@ fn kind(expression: &Expression) -> String {
 
 #[test]
 fn random_filters_have_every_expression() {
-    const ALL: [&str; 28] = [
+    const ALL: [&str; 29] = [
         "Between",
         "Compare",
         "Count",
@@ -131,6 +131,7 @@ fn random_filters_have_every_expression() {
         "Hash",
         "Learn None",
         "Learn Some",
+        "Limit",
         "Load",
         "Log",
         "Lookup Load",

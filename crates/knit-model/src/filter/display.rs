@@ -194,6 +194,9 @@ fn show(expression: &Expression, registers: &mut BTreeMap<u8, Held>) -> Option<S
         }
         Expression::Count => "counter".to_owned(),
         Expression::CountIn(name) => format!("counter name {name}"),
+        Expression::Limit { packets, seconds, burst } => {
+            format!("limit rate {packets}/{} burst {burst} packets", unit(*seconds))
+        }
         Expression::Log { prefix, group: None } => format!("log prefix {prefix:?}"),
         Expression::Log { prefix, group: Some(group) } => format!("log prefix {prefix:?} group {group}"),
         Expression::Reject(RejectWith::Prohibited) => "reject with icmpx admin-prohibited".to_owned(),
@@ -208,4 +211,16 @@ fn show(expression: &Expression, registers: &mut BTreeMap<u8, Held>) -> Option<S
         Expression::Foreign(name) => format!("<{name}>"),
     };
     Some(text)
+}
+
+/// A unit of time by its length in seconds.
+fn unit(seconds: u64) -> String {
+    match seconds {
+        1 => "second".to_owned(),
+        60 => "minute".to_owned(),
+        3_600 => "hour".to_owned(),
+        86_400 => "day".to_owned(),
+        604_800 => "week".to_owned(),
+        other => format!("{other} seconds"),
+    }
 }

@@ -119,6 +119,15 @@ pub enum Expression {
     Count,
     /// Counts packets and bytes in a named counter of the table.
     CountIn(String),
+    /// Matches up to a rate of packets.
+    Limit {
+        /// The number of packets
+        packets: u64,
+        /// in this many seconds: one second, minute, hour, day or week.
+        seconds: u64,
+        /// Packets that may exceed the rate at once.
+        burst: u32,
+    },
     /// Logs the packet.
     Log {
         /// Text before the packet's description.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use knit_model::filter::field::{Field, IpFamily, Value, ct_status};
 use knit_model::filter::rule::{Comparison, Expression, FilterRule, LookupResult, Verdict};
 use knit_model::filter::{ElementData, ElementKey, FilterTable, KeyPart};
-use knit_policy::{Element, Flow, LocalPod, PolicyIndex, dispatch};
+use knit_policy::{DropLogTarget, Element, Flow, LocalPod, PodKey, PolicyIndex, dispatch};
 
 /// The tables of a node with all elements.
 pub struct Tables {
@@ -18,7 +18,21 @@ pub struct Tables {
 impl Tables {
     /// The tables of a node with these pods, each with its addresses.
     pub fn of(index: &mut PolicyIndex, local: &[(LocalPod<'_>, Vec<IpAddr>)]) -> Self {
-        let compiled = index.compile(local.iter().map(|(pod, _)| *pod));
+        Self::with_logs(index, local, &BTreeSet::new())
+    }
+
+    /// The same, with logs of dropped packets.
+    pub fn with_logs(
+        index: &mut PolicyIndex,
+        local: &[(LocalPod<'_>, Vec<IpAddr>)],
+        targets: &BTreeSet<DropLogTarget>,
+    ) -> Self {
+        let mut compiled = index.compile(local.iter().map(|(pod, _)| *pod));
+        let keys = local
+            .iter()
+            .map(|(pod, _)| PodKey { namespace: pod.namespace.to_owned(), name: pod.name.to_owned() });
+        let rules = index.drop_rules(&compiled.tables, keys.zip(&compiled.pods));
+        compiled.tables.log_drops(&rules, targets);
         let mut table = FilterTable::default();
         dispatch(&mut table, &compiled.tables);
         let mut elements: Vec<_> = compiled.elements.into_iter().chain(index.peer_elements()).collect();
@@ -38,6 +52,17 @@ impl Tables {
             of_sets.entry(element.0.set.clone()).or_default().push(element);
         }
         Self { table, elements: of_sets }
+    }
+
+    /// The prefixes of logs, in the order of chains and rules.
+    pub fn log_prefixes(&self) -> Vec<String> {
+        let rules = self.table.chains.values().flat_map(|chain| &chain.rules);
+        let expressions = rules.flat_map(|rule| &rule.expressions);
+        let prefix = |expression: &Expression| match expression {
+            Expression::Log { prefix, .. } => Some(prefix.clone()),
+            _ => None,
+        };
+        expressions.filter_map(prefix).collect()
     }
 
     /// The number of chains.
@@ -104,7 +129,8 @@ impl Tables {
                         _ => return None,
                     }
                 }
-                Expression::Count => {}
+                // A rule that logs has no verdict, whether the limit is exceeded or not.
+                Expression::Count | Expression::Limit { .. } | Expression::Log { .. } => {}
                 Expression::Verdict(verdict) => return Some(verdict.clone()),
                 other => panic!("{other:?} is not expected in a policy"),
             }

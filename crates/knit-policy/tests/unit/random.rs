@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 
 use knit_policy::{
-    APP_LABEL, Flow, LabelSelector, Labels, LocalPod, PodUpdate, PolicyIndex, PolicyKind, PolicyNamespace,
-    Verdict,
+    APP_LABEL, DropLogTarget, Flow, LabelSelector, Labels, LocalPod, PodUpdate, PolicyIndex, PolicyKind,
+    PolicyNamespace, Verdict,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::naive::Naive;
 use crate::objects::{NAMESPACES, cluster_spec, flows, namespaces, pods, spec};
 use crate::packets::Tables;
 use crate::report::assert_traced;
-use crate::support::{TestPod, apply, apply_cluster, tables, tcp};
+use crate::support::{TestPod, apply, apply_cluster, tables, tables_with_logs, tcp};
 
 /// What a cluster has.
 struct Cluster {
@@ -33,7 +33,9 @@ impl Cluster {
         for every in [1, 2] {
             let local: Vec<&TestPod> = pods.iter().step_by(every).collect();
             let names: Vec<&str> = local.iter().map(|pod| pod.name.as_str()).collect();
-            let tables = tables(index, local);
+            // Logs do not change what is accepted.
+            let logged = NAMESPACES.iter().map(|name| DropLogTarget::Namespace((*name).to_owned()));
+            let tables = tables_with_logs(index, local, &logged.filter(|_| every == 2).collect());
             for flow in flows(pods) {
                 let decision = index.evaluate(&flow);
                 let expected = naive.is_allowed(&flow, &names);

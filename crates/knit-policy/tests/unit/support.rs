@@ -1,10 +1,11 @@
 //! A small cluster.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use knit_policy::{
-    Flow, LocalPod, NamedPort, PodKey, PolicyId, PolicyIndex, PolicyPod, Protocol, cluster_network_policy,
-    network_policy,
+    DropLogTarget, Flow, LocalPod, NamedPort, PodKey, PolicyId, PolicyIndex, PolicyPod, Protocol,
+    cluster_network_policy, network_policy,
 };
 use serde_json::Value;
 
@@ -63,13 +64,22 @@ pub fn apply_cluster(index: &mut PolicyIndex, name: &str, spec: &Value) {
 
 /// The tables of a node that has these pods.
 pub fn tables<'a>(index: &mut PolicyIndex, pods: impl IntoIterator<Item = &'a TestPod>) -> Tables {
+    tables_with_logs(index, pods, &BTreeSet::new())
+}
+
+/// The same, with logs of dropped packets.
+pub fn tables_with_logs<'a>(
+    index: &mut PolicyIndex,
+    pods: impl IntoIterator<Item = &'a TestPod>,
+    targets: &BTreeSet<DropLogTarget>,
+) -> Tables {
     let pods: Vec<&TestPod> = pods.into_iter().collect();
     let uids: Vec<String> = pods.iter().map(|pod| pod.pod().uid).collect();
     let local = pods.iter().zip(&uids).map(|(pod, uid)| {
         (LocalPod { namespace: &pod.namespace, name: &pod.name, uid }, vec![pod.v4(), pod.v6()])
     });
     let local: Vec<_> = local.collect();
-    Tables::of(index, &local)
+    Tables::with_logs(index, &local, targets)
 }
 
 pub fn tcp(source: IpAddr, destination: IpAddr, port: u16) -> Flow {

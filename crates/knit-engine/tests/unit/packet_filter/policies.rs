@@ -4,7 +4,11 @@ mod report;
 
 use knit_engine::Settings;
 use knit_engine::policies::PolicyEvent;
-use knit_policy::{Labels, PodKey, PolicyId, PolicyKind, PolicyNamespace, PolicyPod, network_policy};
+use knit_engine::policies::drop_logs::DropLogEvent;
+use knit_model::filter::rule::Expression;
+use knit_policy::{
+    DropLogTarget, Labels, PodKey, PolicyId, PolicyKind, PolicyNamespace, PolicyPod, network_policy,
+};
 use serde_json::{Value, json};
 
 use super::*;
@@ -287,5 +291,34 @@ fn policies_that_another_program_removed_are_restored_or_closed() {
     assert_eq!(rules.len(), 1, "{rules:?}");
     node.list(&[("db", from_web())]);
     assert_eq!(*node.kernel.filter(&Scope::Host), before);
+    assert!(node.state.problems.is_empty(), "{:?}", node.state.problems);
+}
+
+#[test]
+fn logs_of_dropped_packets_are_rules_as_long_as_they_are_requested() {
+    let mut node = Node::with_policies();
+    let event = |event: DropLogEvent| Event::Policies(PolicyEvent::DropLogs(event));
+    let db = PolicyId::namespaced("shop", "db");
+    node.handle(event(DropLogEvent::PoliciesListed(PolicyKind::NetworkPolicy, [db.clone()].into())));
+    node.list(&[("db", from_web())]);
+    node.attach_pod("a");
+    let logs = |node: &Node| {
+        let [chain] = &node.policy_chains()[..] else { panic!("{:?}", node.policy_chains()) };
+        let rules = &node.kernel.filter(&Scope::Host).tables[&TableFamily::Inet.table()].chains[chain].rules;
+        let is_log = |expression: &Expression| matches!(expression, Expression::Log { .. });
+        rules.iter().filter(|rule| rule.expressions.iter().any(is_log)).count()
+    };
+    assert_eq!(logs(&node), 1);
+    let target = |enabled: bool| DropLogEvent::Changed { target: DropLogTarget::Policy(db.clone()), enabled };
+    node.handle(event(target(false)));
+    assert_eq!(logs(&node), 0);
+    node.take_plans();
+    node.handle(event(target(false)));
+    assert_eq!(node.take_plans().len(), 0);
+    node.handle(event(DropLogEvent::NamespacesListed(["shop".to_owned()].into())));
+    assert_eq!(logs(&node), 1);
+    // A list replaces what was requested before.
+    node.handle(event(DropLogEvent::NamespacesListed([].into())));
+    assert_eq!(logs(&node), 0);
     assert!(node.state.problems.is_empty(), "{:?}", node.state.problems);
 }

@@ -185,6 +185,11 @@ fn statement(expression: &Expression, field: Option<Field>, computed: &str) -> O
         }
         Expression::Count => "counter".to_owned(),
         Expression::CountIn(name) => format!("counter {name}"),
+        Expression::Limit { packets, seconds, burst } => {
+            let units = [(1, "second"), (60, "minute"), (3_600, "hour"), (86_400, "day"), (604_800, "week")];
+            let (_, unit) = units.into_iter().find(|(length, _)| length == seconds)?;
+            format!("limit {packets}/{unit} burst {burst}")
+        }
         Expression::Log { prefix, group } => {
             let group = group.map(|group| format!(" group {group}")).unwrap_or_default();
             format!("log {prefix:?}{group}")

@@ -167,6 +167,11 @@ fn statement(listed: &Value) -> Option<String> {
         "match" => return matched(body),
         "vmap" => format!("{}vmap {}", computed(&body["key"]), text(&body["data"])),
         "counter" => body.as_str().map_or_else(|| "counter".to_owned(), |name| format!("counter {name}")),
+        "limit" => {
+            // Some versions omit the default.
+            let burst = body["burst"].as_u64().unwrap_or(5);
+            format!("limit {}/{} burst {burst}", body["rate"], text(&body["per"]))
+        }
         "log" => {
             let group = body["group"].as_u64().map(|group| format!(" group {group}")).unwrap_or_default();
             format!("log {:?}{group}", body["prefix"].as_str().unwrap_or_default())

@@ -217,7 +217,7 @@ impl Builder<'_> {
 
     fn part(&mut self, choices: &mut Choices) {
         let hook = self.place.at.map(|base| &base.hook);
-        match choices.below(15) {
+        match choices.below(16) {
             0 | 1 => {
                 let Some(field) = self.field(|_| true, choices) else { return };
                 self.require(field);
@@ -275,6 +275,11 @@ impl Builder<'_> {
                 self.extend(|rule| set(rule, value & mask, mask));
             }
             13 => self.learn(choices),
+            14 => {
+                let seconds = [1, 60, 3_600, 86_400, 604_800][choices.below(5) as usize];
+                let (packets, burst) = (1 + choices.below(50), 1 + choices.below(50) as u32);
+                self.then(Expression::Limit { packets, seconds, burst });
+            }
             _ => {
                 // Connection tracking is not available in netdev tables.
                 let is_early = matches!(hook, Some(Hook::Prerouting | Hook::Output));
