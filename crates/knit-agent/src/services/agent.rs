@@ -1,7 +1,6 @@
 //! Package knit.v1.
 
 use std::pin::Pin;
-use std::sync::Arc;
 
 use knit_engine::call::{DetachRequest, DetachScope, GcRequest, GcResult, ManagedNetns};
 use knit_engine::{CallId, CallResult, Event, State};
@@ -13,7 +12,7 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use super::request::{self, Checked};
-use super::{Services, answer, check, nodes, pods, policies, rejection};
+use super::{Services, answer, check, nodes, pods, rejection};
 use crate::node::Node;
 use crate::standalone::local_api;
 
@@ -21,7 +20,7 @@ use crate::standalone::local_api;
 pub(super) type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// Finds the sandbox that a request refers to.
-fn find(state: &State, pod: &v1::PodRef) -> Checked<Option<SandboxId>> {
+pub(super) fn find(state: &State, pod: &v1::PodRef) -> Checked<Option<SandboxId>> {
     if pod.id.is_empty() && pod.name.is_empty() {
         let message = "pod: set its id, or its name and namespace";
         return Err(RpcError::new(Reason::InvalidValue, message).field("pod"));
@@ -441,44 +440,21 @@ impl Agent for Services {
         &self,
         request: Request<v1::ListPoliciesRequest>,
     ) -> Result<Response<v1::ListPoliciesResponse>, Status> {
-        let (namespace, info) = (request.into_inner().namespace, Arc::clone(&self.info));
-        let (mut status, list, rules) = self
-            .query(move |node| {
-                let state = node.state();
-                let status = policies::status(state, &info.profile);
-                Ok((status, state.policy_list(), state.policy_drop_rules()))
-            })
-            .await?;
-        let drops = policies::count_policies(rules, &mut status).await;
-        let mut policies = policies::entries(&list, drops.as_ref());
-        policies.retain(|one| policies::is_of(one, &namespace));
-        Ok(Response::new(v1::ListPoliciesResponse { status: Some(status), policies }))
+        self.policies_of_node(request.into_inner()).await.map(Response::new)
     }
 
     async fn get_pod_policies(
         &self,
         request: Request<v1::GetPodPoliciesRequest>,
     ) -> Result<Response<v1::GetPodPoliciesResponse>, Status> {
-        let (pod, info) = (request.into_inner().pod.unwrap_or_default(), Arc::clone(&self.info));
-        let message = self
-            .query(move |node| {
-                let state = node.state();
-                let found = find(state, &pod)?.and_then(|id| policies::pod(state, &info.profile, &id));
-                found.ok_or_else(|| unknown_pod(&pod, " on this node"))
-            })
-            .await?;
-        Ok(Response::new(policies::count_chains(message).await))
+        self.policies_of_pod(request.into_inner()).await.map(Response::new)
     }
 
     async fn explain_connection(
         &self,
         request: Request<v1::ExplainConnectionRequest>,
     ) -> Result<Response<v1::ExplainConnectionResponse>, Status> {
-        let (query, info) = (policies::connection_query(request.into_inner())?, Arc::clone(&self.info));
-        let message = self
-            .query(move |node| policies::explain(node.state(), &info.node, &info.profile, &query))
-            .await?;
-        Ok(Response::new(message))
+        self.explained_connection(request.into_inner()).await.map(Response::new)
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
@@ -490,7 +466,7 @@ impl Agent for Services {
     }
 }
 
-fn unknown_pod(pod: &v1::PodRef, place: &str) -> RpcError {
+pub(super) fn unknown_pod(pod: &v1::PodRef, place: &str) -> RpcError {
     let name = if pod.id.is_empty() { &pod.name } else { &pod.id };
     RpcError::new(Reason::NotFound, format!("pod {name} not found{place}")).field("pod")
 }

@@ -1,5 +1,6 @@
 //! Network policies for knit.v1: which restrict pods of this node, and why a connection is allowed or denied.
 
+mod calls;
 mod drops;
 mod explain;
 
@@ -11,16 +12,13 @@ use knit_kni::v1;
 use knit_model::SandboxId;
 use knit_policy::{Direction, PodKey, PolicyId, Segment, Tier};
 
-pub(super) use drops::{count_chains, count_policies};
-pub(super) use explain::{connection_query, explain};
-
 use crate::policy_drops::PolicyDrops;
 
 /// The name of the profile that enforces policies.
 const PRIMARY: &str = "primary";
 
 /// Whether policies are enforced on this node, with this profile.
-pub(super) fn status(state: &State, profile: &str) -> v1::PolicyStatus {
+fn status(state: &State, profile: &str) -> v1::PolicyStatus {
     let status = state.policy_status();
     v1::PolicyStatus {
         enforced: status.is_enforced,
@@ -47,7 +45,7 @@ fn warnings(status: &PolicyStatus) -> Vec<String> {
 }
 
 /// The policies that restrict pods of this node, in the order of their evaluation, with what they dropped, if that is known.
-pub(super) fn entries(list: &PolicyList, drops: Option<&PolicyDrops>) -> Vec<v1::Policy> {
+fn entries(list: &PolicyList, drops: Option<&PolicyDrops>) -> Vec<v1::Policy> {
     let mut policies: Vec<(&PolicyId, &PolicyEntry)> = list.policies.iter().collect();
     policies.sort_by(|(id, entry), (other, than)| (entry.tier, id).cmp(&(than.tier, other)));
     let policies = policies.into_iter().map(|(id, entry)| v1::Policy {
@@ -65,7 +63,7 @@ pub(super) fn entries(list: &PolicyList, drops: Option<&PolicyDrops>) -> Vec<v1:
 }
 
 /// Whether a policy is listed for a namespace; all are if it is empty.
-pub(super) fn is_of(one: &v1::Policy, namespace: &str) -> bool {
+fn is_of(one: &v1::Policy, namespace: &str) -> bool {
     let policy = one.policy.as_ref().map(|policy| policy.namespace.as_str()).unwrap_or_default();
     namespace.is_empty() || policy.is_empty() || policy == namespace
 }
@@ -94,7 +92,7 @@ fn segment_entry(segment: &Segment, pods: usize) -> v1::Policy {
 }
 
 /// What restricts a pod; `None` if the sandbox is not known.
-pub(super) fn pod(state: &State, profile: &str, id: &SandboxId) -> Option<v1::GetPodPoliciesResponse> {
+fn pod(state: &State, profile: &str, id: &SandboxId) -> Option<v1::GetPodPoliciesResponse> {
     let sandbox = state.sandboxes.get(id)?;
     let PodPolicies { addresses, ingress, egress, segment, is_closed } = state.pod_policies(id)?;
     let (isolation, chain) = segment.unzip();

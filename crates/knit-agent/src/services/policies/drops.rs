@@ -7,7 +7,7 @@ use crate::host;
 use crate::policy_drops::PolicyDrops;
 
 /// What these rules dropped. If that is not known, the status has a warning.
-pub(in crate::services) async fn count_policies(
+pub(super) async fn count_policies(
     rules: Vec<DropRule>,
     status: &mut v1::PolicyStatus,
 ) -> Option<PolicyDrops> {
@@ -29,9 +29,7 @@ pub(in crate::services) async fn count_policies(
 }
 
 /// Adds what the chains of a pod dropped. If that is not known, the status has a warning.
-pub(in crate::services) async fn count_chains(
-    mut pod: v1::GetPodPoliciesResponse,
-) -> v1::GetPodPoliciesResponse {
+pub(super) async fn count_chains(mut pod: v1::GetPodPoliciesResponse) -> v1::GetPodPoliciesResponse {
     let names: Vec<String> = chains(&mut pod).map(|chain| chain.name.clone()).collect();
     if names.is_empty() {
         return pod;

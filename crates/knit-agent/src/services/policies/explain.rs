@@ -17,9 +17,7 @@ use crate::services::request::{Checked, invalid, pod_name};
 const ICMP: [(&str, u8); 2] = [("icmp", 1), ("icmpv6", 58)];
 
 /// Validates and translates a request.
-pub(in crate::services) fn connection_query(
-    request: v1::ExplainConnectionRequest,
-) -> Checked<ConnectionQuery> {
+pub(super) fn connection_query(request: v1::ExplainConnectionRequest) -> Checked<ConnectionQuery> {
     let v1::ExplainConnectionRequest { from, to, protocol, port, through_service } = request;
     let port = u16::try_from(port).map_err(|_| invalid("port", format!("{port} is more than 65535")))?;
     let protocol = protocol_number(&protocol)?;
@@ -66,7 +64,7 @@ fn endpoint(field: &str, end: Option<v1::ConnectionEnd>) -> Checked<Endpoint> {
 }
 
 /// Explains a connection.
-pub(in crate::services) fn explain(
+pub(super) fn explain(
     state: &State,
     node: &str,
     profile: &str,
