@@ -41,6 +41,9 @@ impl InterfaceNode {
         let (host, cable) = (testbed.host(), testbed.namespace("cable"));
         testbed.connect(&host, "nic0", &cable, "nic0");
         let pods: BTreeMap<&'static str, Pod> = PODS.map(|name| (name, testbed.pod(name))).into();
+        // Connection tracking adds sysctls once its module is loaded.
+        let tracking = "table inet probe { chain probe { ct state new accept; }; }; delete table inet probe";
+        host.output("nft", &[tracking]).unwrap();
         let folder = TempDir::new().unwrap();
         let agent = host.run(|| Standalone::open(folder.path()).unwrap());
         let clean = pods.iter().map(|(name, pod)| (*name, Dump::settled(pod.namespace()))).collect();

@@ -98,6 +98,8 @@ pub(super) fn links_suffice(state: &State, unit: &Unit, resolved: &Resolved) -> 
         && resolved.routing.is_empty()
         && resolved.observe.keys.is_empty()
         && resolved.observe.moved_devices.is_empty()
+        // A table that is to be removed is not part of what is desired.
+        && resolved.observe.sandbox_tables.is_empty()
         && !resolved.observe.vlans;
     let scope = Scope::Sandbox(id.clone());
     let has_ipv6 = |link: &Link| link.attrs.mtu.is_none_or(|mtu| mtu >= MIN_IPV6_MTU);
