@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use knit_model::filter::TABLE;
 use knit_model::link::{Attrs, Link, Master};
 use knit_model::problem::Subject;
-use knit_model::{IfName, NetState, Plan, Route, Scope, ScopeState, kernel_ids};
+use knit_model::{Address, IfName, NetState, Plan, Route, Scope, ScopeState, kernel_ids};
 
 use crate::event::{ObserveRequest, Unit};
 use crate::resolve::Resolved;
@@ -41,9 +41,12 @@ pub(super) fn restrict_to_unit(
         }
     }
     let on_mine = |name: &IfName| own_links.contains(name);
-    // Addresses of foreign links are included: routes of this unit may need them.
-    let is_near = |name: &IfName| on_mine(name) || request.route_links.contains(name);
-    mine.addresses = host.addresses.into_iter().filter(|(_, address)| is_near(&address.link)).collect();
+    // Addresses of foreign links are included: routes of this unit may need them, and a NIC with one must not be moved.
+    let is_near = |address: &Address| {
+        let is_of_host = request.host_links.contains(&address.link) && !address.owned;
+        is_of_host || on_mine(&address.link) || request.route_links.contains(&address.link)
+    };
+    mine.addresses = host.addresses.into_iter().filter(|(_, address)| is_near(address)).collect();
     for (key, address) in &mut mine.addresses {
         address.owned |= had.addresses.contains(key);
     }
