@@ -4,7 +4,7 @@ use knit_engine::{Event, StoredObject};
 use knit_model::intent::{IntentSpec, NameRule, UplinkIntent};
 use knit_model::link::{Attrs, HostDevice, Kind, Link, MovedDevice};
 use knit_model::report::Phase;
-use knit_model::{NetState, SandboxId, Scope};
+use knit_model::{Address, NetState, SandboxId, Scope};
 
 use crate::support::node::{Node, key, object, sandbox, veth};
 
@@ -98,4 +98,21 @@ fn nic_returned_under_another_name_is_found_by_its_mark() {
     node.handle(Event::SandboxRemoved(SandboxId("a".to_owned())));
     assert_eq!(node.host_link("eno1"), Some(original));
     assert!(node.host_link("dev7").is_none());
+}
+
+#[test]
+fn nic_with_an_address_of_the_host_is_not_moved() {
+    let mut host = NetState::default();
+    let mut eno1 = Link::new("eno1".parse().unwrap(), Kind::Other { name: String::new() });
+    eno1.attrs = MovedDevice::saved_attrs(&Attrs::full_for_tests());
+    host.scope(&Scope::Host).add_link(eno1);
+    let address = Address::new("eno1".parse().unwrap(), "192.0.2.7/24".parse().unwrap());
+    host.scope(&Scope::Host).add_address(Address { owned: false, ..address });
+    let mut node = Node::with_kernel(host);
+    node.handle(Event::SandboxUpdated(sandbox("a", 1, "cnf", "x")));
+    node.handle(Event::ObjectApplied(uplink(&["host-device"])));
+    node.handle(Event::ObjectApplied(nic("first", "x", None)));
+    assert!(node.host_link("eno1").is_some());
+    let problems = node.problems("first");
+    assert!(problems[0].contains("NIC eno1 has the host's address 192.0.2.7/24"), "{problems:?}");
 }
