@@ -65,7 +65,7 @@ pub fn create_pause(root: &Path) -> Result<()> {
     copy(Path::new(BUSYBOX), &root.join("bin/busybox"))
 }
 
-/// Fills the directory with what stands in for bash.
+/// Fills the directory with a replacement of bash.
 pub fn create_bash(root: &Path) -> Result<()> {
     let target = root.join("bin/bash");
     write(&target, BASH)?;

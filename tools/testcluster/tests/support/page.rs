@@ -1,5 +1,5 @@
 //! Pages of the documentation with commands: a block of YAML with a file name in its first line is a file, a block `console` is
-//! commands (`$ ...`) with their output. `...` at the begin of a line stands for omitted text.
+//! commands (`$ ...`) with their output. `...` at the start of a line marks omitted text.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -126,7 +126,7 @@ fn is_line(expected: &str, line: &str, known: &mut BTreeMap<String, String>) -> 
     expected.len() == line.len() && expected.iter().zip(&line).all(|(a, b)| is_word(a, b, known))
 }
 
-/// Whether a word is as expected. Durations are not compared; each pod address of the page stands for one of this cluster.
+/// Whether a word is as expected. Durations are not compared. Each pod address of the page corresponds to one of this cluster.
 fn is_word(expected: &str, word: &str, known: &mut BTreeMap<String, String>) -> bool {
     if let (Some(page), Some(real)) = (address(expected), address(word)) {
         if expected.replace(page, "") != word.replace(real, "") && !is_socket(expected, word) {
