@@ -41,6 +41,10 @@ pub const EGRESS_MARK_MASK: u32 = 0xff00_0000;
 /// Shift of the gateway number in the packet mark.
 pub const EGRESS_MARK_SHIFT: u32 = 24;
 
+/// Bit of the packet mark of connections to Services that are masqueraded. It is set between translation and masquerading,
+/// and never on packets that leave the node. kube-proxy uses another bit.
+pub const SERVICE_MARK: u32 = 0x0020_0000;
+
 /// Host link of VXLAN tunnels to other nodes over IPv4.
 pub const TUNNEL_LINK_IPV4: &str = "knitvx4";
 

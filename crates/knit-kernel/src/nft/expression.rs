@@ -39,6 +39,7 @@ fn load_of(field: Field) -> Load {
         Field::EtherType => Load::Meta(NFT_META_PROTOCOL),
         Field::L4Protocol => Load::Meta(NFT_META_L4PROTO),
         Field::Mark => Load::Meta(NFT_META_MARK),
+        Field::Priority => Load::Meta(NFT_META_PRIORITY),
         Field::DestinationMac => payload(NFT_PAYLOAD_LL_HEADER, 0),
         Field::SourceMac => payload(NFT_PAYLOAD_LL_HEADER, 6),
         Field::ArpSenderMac => payload(NFT_PAYLOAD_NETWORK_HEADER, 8),
@@ -156,11 +157,11 @@ pub(super) fn name(expression: &Expression) -> &str {
         Expression::Between { .. } => "range",
         Expression::Mask { .. } => "bitwise",
         Expression::Lookup { .. } => "lookup",
-        Expression::SetMark => "meta",
+        Expression::SetMark | Expression::SetPriority => "meta",
         Expression::SetCtMark => "ct",
         Expression::Number { .. } => "numgen",
         Expression::Hash { .. } => "hash",
-        Expression::Learn { .. } => "dynset",
+        Expression::Learn { .. } | Expression::Forget { .. } => "dynset",
         Expression::Count => "counter",
         Expression::CountIn(_) => "objref",
         Expression::Limit { .. } => "limit",
@@ -219,8 +220,8 @@ fn encode_data(expression: &Expression, data: &mut Message) {
             put_value(data, NFTA_BITWISE_MASK, &mask);
             put_value(data, NFTA_BITWISE_XOR, &xor);
         }
-        Expression::Lookup { set, negated, to } => {
-            data.put_str(NFTA_LOOKUP_SET, set).put_be32(NFTA_LOOKUP_SREG, first);
+        Expression::Lookup { set, negated, to, from } => {
+            data.put_str(NFTA_LOOKUP_SET, set).put_be32(NFTA_LOOKUP_SREG, number_of(*from));
             match to {
                 LookupResult::Match => {}
                 LookupResult::Load(to) => drop(data.put_be32(NFTA_LOOKUP_DREG, number_of(*to))),
@@ -232,6 +233,9 @@ fn encode_data(expression: &Expression, data: &mut Message) {
         }
         Expression::SetMark => {
             data.put_be32(NFTA_META_KEY, NFT_META_MARK).put_be32(NFTA_META_SREG, first);
+        }
+        Expression::SetPriority => {
+            data.put_be32(NFTA_META_KEY, NFT_META_PRIORITY).put_be32(NFTA_META_SREG, first);
         }
         Expression::SetCtMark => {
             data.put_be32(NFTA_CT_KEY, NFT_CT_MARK).put_be32(NFTA_CT_SREG, first);
@@ -256,6 +260,13 @@ fn encode_data(expression: &Expression, data: &mut Message) {
             }
             if let Some(timeout) = timeout {
                 data.put_bytes(NFTA_DYNSET_TIMEOUT, &timeout.to_be_bytes());
+            }
+        }
+        Expression::Forget { set, data: value } => {
+            data.put_str(NFTA_DYNSET_SET_NAME, set).put_be32(NFTA_DYNSET_OP, NFT_DYNSET_OP_DELETE);
+            data.put_be32(NFTA_DYNSET_SREG_KEY, first);
+            if let Some(value) = value {
+                data.put_be32(NFTA_DYNSET_SREG_DATA, number_of(*value));
             }
         }
         Expression::CountIn(counter) => {
@@ -285,10 +296,10 @@ fn encode_data(expression: &Expression, data: &mut Message) {
                 data.put_u8(NFTA_REJECT_ICMP_CODE, code);
             }
         }
-        Expression::Nat { translates, family, port } => {
+        Expression::Nat { translates, family, address, port } => {
             let kind = if *translates == Translation::Source { NFT_NAT_SNAT } else { NFT_NAT_DNAT };
             data.put_be32(NFTA_NAT_TYPE, kind).put_be32(NFTA_NAT_FAMILY, u32::from(family.number()));
-            data.put_be32(NFTA_NAT_REG_ADDR_MIN, first);
+            data.put_be32(NFTA_NAT_REG_ADDR_MIN, number_of(*address));
             if let Some(port) = port {
                 data.put_be32(NFTA_NAT_REG_PROTO_MIN, number_of(*port));
             }
@@ -362,18 +373,22 @@ fn decode(name: &str, data: Attributes<'_>, loaded: Option<DataType>) -> Option<
             Expression::Mask { mask: value(NFTA_BITWISE_MASK)?, xor: value(NFTA_BITWISE_XOR)? }
         }
         "lookup" => {
-            first(NFTA_LOOKUP_SREG)?;
             let to = match number(NFTA_LOOKUP_DREG) {
                 None => LookupResult::Match,
                 Some(NFT_REG_VERDICT) => LookupResult::Verdict,
                 Some(register) => LookupResult::Load(register_of(register)?),
             };
             let negated = number(NFTA_LOOKUP_FLAGS).is_some_and(|flags| flags & NFT_LOOKUP_F_INV != 0);
-            Expression::Lookup { set: data.first(NFTA_LOOKUP_SET)?.str()?.to_owned(), negated, to }
+            let from = register_of(number(NFTA_LOOKUP_SREG)?)?;
+            Expression::Lookup { set: data.first(NFTA_LOOKUP_SET)?.str()?.to_owned(), negated, to, from }
         }
-        "meta" if number(NFTA_META_KEY)? == NFT_META_MARK => {
+        "meta" => {
             first(NFTA_META_SREG)?;
-            Expression::SetMark
+            match number(NFTA_META_KEY)? {
+                NFT_META_MARK => Expression::SetMark,
+                NFT_META_PRIORITY => Expression::SetPriority,
+                _ => return None,
+            }
         }
         "ct" if number(NFTA_CT_KEY)? == NFT_CT_MARK => {
             first(NFTA_CT_SREG)?;
@@ -397,17 +412,17 @@ fn decode(name: &str, data: Attributes<'_>, loaded: Option<DataType>) -> Option<
         }
         "dynset" => {
             first(NFTA_DYNSET_SREG_KEY)?;
+            let set = data.first(NFTA_DYNSET_SET_NAME)?.str()?.to_owned();
+            let value = number(NFTA_DYNSET_SREG_DATA).and_then(register_of);
+            let renew = match number(NFTA_DYNSET_OP)? {
+                NFT_DYNSET_OP_ADD => false,
+                NFT_DYNSET_OP_UPDATE => true,
+                NFT_DYNSET_OP_DELETE => return Some(Expression::Forget { set, data: value }),
+                _ => return None,
+            };
             let timeout = data.first(NFTA_DYNSET_TIMEOUT).and_then(|it| it.value.try_into().ok());
-            Expression::Learn {
-                set: data.first(NFTA_DYNSET_SET_NAME)?.str()?.to_owned(),
-                data: number(NFTA_DYNSET_SREG_DATA).and_then(register_of),
-                renew: match number(NFTA_DYNSET_OP)? {
-                    NFT_DYNSET_OP_ADD => false,
-                    NFT_DYNSET_OP_UPDATE => true,
-                    _ => return None,
-                },
-                timeout: timeout.map(u64::from_be_bytes).filter(|timeout| *timeout > 0),
-            }
+            let timeout = timeout.map(u64::from_be_bytes).filter(|timeout| *timeout > 0);
+            Expression::Learn { set, data: value, renew, timeout }
         }
         "counter" => Expression::Count,
         "objref" if number(NFTA_OBJREF_IMM_TYPE)? == NFT_OBJECT_COUNTER => {
@@ -440,7 +455,6 @@ fn decode(name: &str, data: Attributes<'_>, loaded: Option<DataType>) -> Option<
         }
         "notrack" => Expression::NoTrack,
         "nat" => {
-            first(NFTA_NAT_REG_ADDR_MIN)?;
             let family = number(NFTA_NAT_FAMILY)?;
             Expression::Nat {
                 translates: match number(NFTA_NAT_TYPE)? {
@@ -448,6 +462,7 @@ fn decode(name: &str, data: Attributes<'_>, loaded: Option<DataType>) -> Option<
                     _ => Translation::Destination,
                 },
                 family: IpFamily::ALL.into_iter().find(|one| u32::from(one.number()) == family)?,
+                address: register_of(number(NFTA_NAT_REG_ADDR_MIN)?)?,
                 port: number(NFTA_NAT_REG_PROTO_MIN).and_then(register_of),
             }
         }

@@ -23,8 +23,10 @@ use crate::netlink::{Attributes, Header, Message, Socket};
 pub struct FilterQuery {
     /// The structure of these tables.
     pub tables: BTreeSet<TableKey>,
-    /// All elements of these tables, too.
+    /// All elements of these tables, too, but those of sets to which rules add elements: they are not part of a state.
     pub with_elements: bool,
+    /// Except those of sets whose names start with this, unless it is empty.
+    pub except_prefix: String,
     /// All elements of these sets.
     pub sets: BTreeSet<(TableKey, String)>,
     /// These elements, requested one by one. Not for sets of ranges.
@@ -52,7 +54,13 @@ fn try_observe(socket: &mut Socket, query: &FilterQuery) -> Result<Filter> {
     let mut filter = Filter::default();
     for key in &query.tables {
         if let Some(table) = table(socket, key)? {
-            for name in table.sets.keys().filter(|_| query.with_elements) {
+            let prefix = query.except_prefix.as_str();
+            let is_excepted = |name: &str| !prefix.is_empty() && name.starts_with(prefix);
+            let sets = table
+                .sets
+                .iter()
+                .filter(|(name, set)| query.with_elements && set.timeout.is_none() && !is_excepted(name));
+            for (name, _) in sets {
                 filter.elements.extend(all_elements(socket, key, name)?);
             }
             filter.tables.insert(key.clone(), table);

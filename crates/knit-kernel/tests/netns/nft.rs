@@ -244,6 +244,7 @@ fn every_expression() -> (FilterTable, Vec<&'static str>) {
         set: set.to_owned(),
         negated: false,
         to: LookupResult::Load(Register(to)),
+        from: Register::FIRST,
     };
     let rules = vec![
         (
@@ -326,6 +327,37 @@ fn every_expression() -> (FilterTable, Vec<&'static str>) {
             "add @affinity { ip saddr : meta mark }",
         ),
         (
+            FilterRule::new()
+                .family(V4)
+                .load(&[source])
+                .then(load(Field::Mark, 1))
+                .then(Expression::Forget { set: "affinity".to_owned(), data: Some(Register(1)) }),
+            "delete @affinity { ip saddr : meta mark }",
+        ),
+        (
+            FilterRule::new()
+                .family(V4)
+                .load(&[source])
+                .then(lookup("affinity", 0))
+                .then(Expression::SetPriority)
+                .is(Field::Priority, 7u32)
+                .accept(),
+            "meta priority set ip saddr map @affinity meta priority 0:7 accept",
+        ),
+        (
+            FilterRule::new()
+                .family(V4)
+                .load_at(Register(4), &[Field::Destination(V4), Field::L4Protocol, Field::DestinationPort])
+                .then(Expression::Lookup {
+                    set: "services".to_owned(),
+                    negated: false,
+                    to: LookupResult::Load(Register::FIRST),
+                    from: Register(4),
+                })
+                .then(Expression::SetMark),
+            "meta mark set ip daddr . meta l4proto . th dport map @services",
+        ),
+        (
             FilterRule::new().is(Field::CtOriginalDestination(V4), IpAddr::from([10, 96, 0, 1])).accept(),
             "ct original ip daddr 10.96.0.1 accept",
         ),
@@ -358,17 +390,39 @@ fn every_expression() -> (FilterTable, Vec<&'static str>) {
             .then(Expression::Nat {
                 translates: Translation::Destination,
                 family: V4,
+                address: Register::FIRST,
                 port: Some(Register(1)),
+            }),
+        FilterRule::new()
+            .family(V4)
+            .then(Expression::Number { modulus: 2, offset: 0, random: true, to: Register(3) })
+            .then(Expression::Lookup {
+                set: "backends".to_owned(),
+                negated: false,
+                to: LookupResult::Load(Register(9)),
+                from: Register(3),
+            })
+            .then(Expression::Nat {
+                translates: Translation::Destination,
+                family: V4,
+                address: Register(9),
+                port: Some(Register(10)),
             }),
         FilterRule::new()
             .family(V6)
             .load(&[Field::Source(V6)])
             .then(Expression::Hash { length: 16, modulus: 4, seed: 7, offset: 1, to: Register(0) })
             .then(lookup("backends6", 0))
-            .then(Expression::Nat { translates: Translation::Destination, family: V6, port: None }),
+            .then(Expression::Nat {
+                translates: Translation::Destination,
+                family: V6,
+                address: Register::FIRST,
+                port: None,
+            }),
     ];
     table.chains.insert("nat".to_owned(), base(ChainType::Nat, Hook::Output, -100, translations));
     texts.push("meta nfproto ipv4 dnat ip to numgen random mod 3 map @backends");
+    texts.push("meta nfproto ipv4 dnat ip to numgen random mod 2 map @backends");
     texts.push("dnat ip6 to jhash ip6 saddr mod 4 seed 0x7 offset 1 map @backends6");
     (table, texts)
 }

@@ -127,10 +127,10 @@ impl fmt::Display for Held {
 /// Follows the registers, and shows each match with what it reads.
 impl fmt::Display for FilterRule {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut registers: BTreeMap<u8, Held> = BTreeMap::new();
+        let (mut registers, mut earlier) = (BTreeMap::new(), BTreeMap::new());
         let mut parts: Vec<String> = Vec::new();
         for expression in &self.expressions {
-            parts.extend(show(expression, &mut registers));
+            parts.extend(show(expression, &mut registers, &mut earlier));
         }
         if let Some(comment) = &self.comment {
             parts.push(format!("comment {comment:?}"));
@@ -139,12 +139,18 @@ impl fmt::Display for FilterRule {
     }
 }
 
-fn show(expression: &Expression, registers: &mut BTreeMap<u8, Held>) -> Option<String> {
+/// `earlier` is what was loaded before the first register was loaded again.
+fn show(
+    expression: &Expression,
+    registers: &mut BTreeMap<u8, Held>,
+    earlier: &mut BTreeMap<u8, Held>,
+) -> Option<String> {
     let first = || registers.get(&0).map_or_else(|| "?".to_owned(), Held::to_string);
-    let all = || {
-        let parts: Vec<String> = registers.values().map(Held::to_string).collect();
+    let between = |from: u8, to: u8| {
+        let parts: Vec<String> = registers.range(from..to).map(|(_, held)| held.to_string()).collect();
         parts.join(" . ")
     };
+    let all = || between(0, u8::MAX);
     let held = |to: &Register, text: String, registers: &mut BTreeMap<u8, Held>| {
         registers.insert(to.0, Held::Text(text));
         None
@@ -152,7 +158,7 @@ fn show(expression: &Expression, registers: &mut BTreeMap<u8, Held>) -> Option<S
     let text = match expression {
         Expression::Load { field, to } => {
             if to.0 == 0 {
-                registers.clear();
+                earlier.append(registers);
             }
             registers.insert(to.0, Held::Field(*field));
             return None;
@@ -167,19 +173,20 @@ fn show(expression: &Expression, registers: &mut BTreeMap<u8, Held>) -> Option<S
             };
             return held(&Register::FIRST, masked, registers);
         }
-        Expression::Lookup { set, negated, to } => {
-            let key = all();
+        Expression::Lookup { set, negated, to, from } => {
+            let key = between(from.0, u8::MAX);
             match to {
                 LookupResult::Match if *negated => format!("{key} != @{set}"),
                 LookupResult::Match => format!("{key} @{set}"),
                 LookupResult::Verdict => format!("{key} vmap @{set}"),
                 LookupResult::Load(to) => {
-                    registers.clear();
+                    registers.split_off(&to.0);
                     return held(to, format!("{key} map @{set}"), registers);
                 }
             }
         }
         Expression::SetMark => format!("meta mark set {}", first()),
+        Expression::SetPriority => format!("meta priority set {}", first()),
         Expression::SetCtMark => format!("ct mark set {}", first()),
         Expression::Number { modulus, offset, random, to } => {
             let how = if *random { "random" } else { "inc" };
@@ -189,8 +196,14 @@ fn show(expression: &Expression, registers: &mut BTreeMap<u8, Held>) -> Option<S
             let text = format!("jhash {} mod {modulus} offset {offset}", all());
             return held(to, text, registers);
         }
-        Expression::Learn { set, renew, .. } => {
-            format!("{} @{set} {{ {} }}", if *renew { "update" } else { "add" }, all())
+        Expression::Learn { set, renew, data, .. } => {
+            let key = between(0, data.map_or(u8::MAX, |data| data.0));
+            let data = data.and_then(|data| registers.get(&data.0));
+            let data = data.map(|held| format!(" : {held}")).unwrap_or_default();
+            format!("{} @{set} {{ {key}{data} }}", if *renew { "update" } else { "add" })
+        }
+        Expression::Forget { set, data } => {
+            format!("delete @{set} {{ {} }}", between(0, data.map_or(u8::MAX, |data| data.0)))
         }
         Expression::Count => "counter".to_owned(),
         Expression::CountIn(name) => format!("counter name {name}"),
@@ -203,8 +216,11 @@ fn show(expression: &Expression, registers: &mut BTreeMap<u8, Held>) -> Option<S
         Expression::Reject(RejectWith::PortUnreachable) => "reject with icmpx port-unreachable".to_owned(),
         Expression::Reject(RejectWith::TcpReset) => "reject with tcp reset".to_owned(),
         Expression::NoTrack => "notrack".to_owned(),
-        Expression::Nat { translates: Translation::Source, .. } => format!("snat to {}", first()),
-        Expression::Nat { translates: Translation::Destination, .. } => format!("dnat to {}", first()),
+        Expression::Nat { translates, address, .. } => {
+            let kind = if *translates == Translation::Source { "snat" } else { "dnat" };
+            let held = registers.get(&address.0).or_else(|| earlier.get(&address.0));
+            format!("{kind} to {}", held.map_or_else(|| "?".to_owned(), Held::to_string))
+        }
         Expression::Masquerade { random: true } => "masquerade random".to_owned(),
         Expression::Masquerade { random: false } => "masquerade".to_owned(),
         Expression::Verdict(verdict) => verdict.to_string(),

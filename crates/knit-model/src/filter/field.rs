@@ -85,6 +85,8 @@ pub enum Field {
     NextHop(IpFamily),
     /// The packet mark (`meta mark`).
     Mark,
+    /// The packet's priority for queueing (`meta priority`).
+    Priority,
 }
 
 /// Bits of `ct state`.
@@ -228,7 +230,7 @@ impl IpFamily {
 
 impl Field {
     /// Every field.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 38] = [
         Self::IifName,
         Self::OifName,
         Self::NfProto,
@@ -266,6 +268,7 @@ impl Field {
         Self::NextHop(IpFamily::V4),
         Self::NextHop(IpFamily::V6),
         Self::Mark,
+        Self::Priority,
     ];
 
     /// The type of its values.
@@ -292,7 +295,7 @@ impl Field {
             Self::CtState => DataType::CtState,
             Self::CtStatus => DataType::CtStatus,
             Self::CtDirection => DataType::CtDirection,
-            Self::Mark | Self::CtMark => DataType::Mark,
+            Self::Mark | Self::CtMark | Self::Priority => DataType::Mark,
         }
     }
 
@@ -457,6 +460,7 @@ impl fmt::Display for Field {
             Self::CtProtocol => out.write_str("ct protocol"),
             Self::NextHop(family) => write!(out, "rt {} nexthop", ip(family)),
             Self::Mark => out.write_str("meta mark"),
+            Self::Priority => out.write_str("meta priority"),
         }
     }
 }

@@ -19,12 +19,17 @@ pub struct FilterRule {
 }
 
 /// A register of four bytes. Longer values occupy the following ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Register(pub u8);
 
 impl Register {
     /// The first one, in which comparisons find their value.
     pub const FIRST: Self = Self(0);
+
+    /// Whether it is the first one: a default that serialized rules leave out.
+    fn is_first(&self) -> bool {
+        *self == Self::FIRST
+    }
 
     /// The register after a value of this length.
     #[must_use]
@@ -33,7 +38,7 @@ impl Register {
     }
 }
 
-/// An expression. A match that fails ends the rule. Matches, masks and lookups read the first register.
+/// An expression. A match that fails ends the rule. Comparisons and masks read the first register.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Expression {
@@ -73,11 +78,16 @@ pub enum Expression {
         negated: bool,
         /// What to do with the data of a map.
         to: LookupResult,
+        /// The first register of the key.
+        #[serde(default, skip_serializing_if = "Register::is_first")]
+        from: Register,
     },
     /// Sets the packet mark.
     SetMark,
     /// Sets the mark of the connection.
     SetCtMark,
+    /// Sets the packet's priority.
+    SetPriority,
     /// A number below `modulus`, counted up or random, plus `offset`.
     Number {
         /// How many numbers there are.
@@ -115,6 +125,14 @@ pub enum Expression {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout: Option<u64>,
     },
+    /// Removes the key in the first register from a dynamic set.
+    Forget {
+        /// The set.
+        set: String,
+        /// A register with data of a map, which the kernel requires but does not compare.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        data: Option<Register>,
+    },
     /// Counts packets and bytes in the rule itself.
     Count,
     /// Counts packets and bytes in a named counter of the table.
@@ -140,12 +158,15 @@ pub enum Expression {
     Reject(RejectWith),
     /// Has connection tracking ignore the packet.
     NoTrack,
-    /// DNAT or SNAT to the address in the first register.
+    /// DNAT or SNAT to an address in registers.
     Nat {
         /// What is translated.
         translates: Translation,
         /// The family of the address.
         family: IpFamily,
+        /// The first register of the address.
+        #[serde(default, skip_serializing_if = "Register::is_first")]
+        address: Register,
         /// The register of the port, if it is translated too.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<Register>,
@@ -294,6 +315,12 @@ impl FilterRule {
         self.is(Field::FibDestinationType, FIB_LOCAL)
     }
 
+    /// Matches packets from an address of this node (`fib saddr type local`).
+    #[must_use]
+    pub fn from_local(self) -> Self {
+        self.is(Field::FibSourceType, FIB_LOCAL)
+    }
+
     /// Matches packets to any other address.
     #[must_use]
     pub fn not_to_local(self) -> Self {
@@ -324,6 +351,12 @@ impl FilterRule {
     #[must_use]
     pub fn with_dnat(self) -> Self {
         self.any_bit(Field::CtStatus, ct_status::DNAT)
+    }
+
+    /// Matches connections without DNAT.
+    #[must_use]
+    pub fn without_dnat(self) -> Self {
+        self.no_bit(Field::CtStatus, ct_status::DNAT)
     }
 
     /// Matches connections without SNAT.
@@ -420,6 +453,7 @@ impl FilterRule {
         self.lookup(fields, map, false, LookupResult::Load(Register::FIRST)).then(Expression::Nat {
             translates,
             family,
+            address: Register::FIRST,
             port,
         })
     }
@@ -432,14 +466,20 @@ impl FilterRule {
         self.lookup(fields, map, false, LookupResult::Load(Register::FIRST)).then(Expression::Nat {
             translates,
             family,
+            address: Register::FIRST,
             port: None,
         })
     }
 
     /// Loads fields into consecutive registers.
     #[must_use]
-    pub fn load(mut self, fields: &[Field]) -> Self {
-        let mut to = Register::FIRST;
+    pub fn load(self, fields: &[Field]) -> Self {
+        self.load_at(Register::FIRST, fields)
+    }
+
+    /// Loads fields into consecutive registers from this one on.
+    #[must_use]
+    pub fn load_at(mut self, mut to: Register, fields: &[Field]) -> Self {
         for field in fields {
             self.expressions.push(Expression::Load { field: *field, to });
             to = to.after(field.length());
@@ -455,7 +495,8 @@ impl FilterRule {
     }
 
     fn lookup(self, fields: &[Field], set: &str, negated: bool, to: LookupResult) -> Self {
-        self.load(fields).then(Expression::Lookup { set: set.to_owned(), negated, to })
+        let from = Register::FIRST;
+        self.load(fields).then(Expression::Lookup { set: set.to_owned(), negated, to, from })
     }
 
     fn masked(self, field: Field, range: IpNet) -> Self {

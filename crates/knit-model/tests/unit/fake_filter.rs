@@ -126,7 +126,9 @@ fn rules(table: &FilterTable) -> impl Iterator<Item = &FilterRule> {
 
 fn sets_of(rule: &FilterRule) -> impl Iterator<Item = &String> {
     rule.expressions.iter().filter_map(|expression| match expression {
-        Expression::Lookup { set, .. } | Expression::Learn { set, .. } => Some(set),
+        Expression::Lookup { set, .. } | Expression::Learn { set, .. } | Expression::Forget { set, .. } => {
+            Some(set)
+        }
         _ => None,
     })
 }

@@ -142,7 +142,7 @@ impl Tables {
                     }
                 }
                 Expression::Mask { mask, .. } => loaded = vec![masked(&loaded[0], mask)],
-                Expression::Lookup { set, negated, to } => {
+                Expression::Lookup { set, negated, to, .. } => {
                     let found = self.lookup(set, &loaded);
                     match (to, found) {
                         (LookupResult::Verdict, Some(ElementData::Verdict(verdict))) => {

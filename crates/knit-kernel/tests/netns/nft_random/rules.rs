@@ -194,7 +194,7 @@ impl Builder<'_> {
             key => self.load(key, Register::FIRST, choices),
         };
         if is_found {
-            self.then(Expression::Lookup { set: name, negated, to });
+            self.then(Expression::Lookup { set: name, negated, to, from: Register::FIRST });
         }
         is_found
     }

@@ -103,7 +103,7 @@ impl Builder<'_> {
         // `nft` names the fields of the key by it.
         self.require(Field::Source(family));
         if self.look_up((name, set), false, LookupResult::Load(Register::FIRST), choices) {
-            self.then(Expression::Nat { translates, family, port });
+            self.then(Expression::Nat { translates, family, address: Register::FIRST, port });
         }
     }
 }

@@ -134,11 +134,11 @@ pub fn range(kind: DataType, first_digit: Option<u8>, choices: &mut Choices) -> 
     KeyPart::Range(bound(first.min(last)), bound(first.max(last)))
 }
 
-/// The elements of a set. `targets` are chains that verdicts may jump to.
+/// The elements of a set. `targets` are chains that verdicts may jump to. Elements of dynamic sets are no part of a state.
 pub fn elements(set: &FilterSet, spec: &SetSpec, targets: &[String]) -> BTreeMap<Vec<KeyPart>, ElementData> {
     let mut elements = BTreeMap::new();
     let mut digits = Vec::new();
-    for seed in &spec.elements {
+    for seed in spec.elements.iter().filter(|_| set.timeout.is_none()) {
         let mut choices = Choices(*seed);
         // Ranges must not overlap: each has a first digit of its own.
         let digit = choices.below(16) as u8;
