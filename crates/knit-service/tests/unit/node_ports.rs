@@ -1,0 +1,57 @@
+//! Node ports.
+
+use knit_model::filter::field::IpFamily;
+use knit_model::filter::{ElementData, KeyPart, TableFamily};
+use knit_service::{Backend, Connection, Decision, TableOptions, node_port_address_set};
+
+use crate::packets::{Masquerade, Outcome, Tables};
+use crate::support::*;
+
+#[test]
+fn node_ports_are_served_at_all_addresses_of_the_node_and_nowhere_else() {
+    let index = index(external("web"), vec![endpoint("10.75.0.1", "a")]);
+    for address in [NODE, "192.0.2.10"] {
+        assert_eq!(reached(&index, connection(OUTSIDE, address, 30080)), set(&["10.75.0.1"]));
+    }
+    assert_eq!(reached(&index, connection(POD, "192.0.2.2", 30080)), set(&["not a service"]), "another node");
+}
+
+#[test]
+fn node_ports_work_on_the_nodes_loopback_and_are_masqueraded() {
+    for external_local in [false, true] {
+        let mut service = external("web");
+        service.external_local = external_local;
+        let index = index(service, vec![endpoint("10.75.0.1", "a")]);
+        let local = connection("127.0.0.1", "127.0.0.1", 30080);
+        assert_eq!(reached(&index, local), set(&["10.75.0.1"]));
+        assert!(is_masqueraded(&index, local));
+    }
+}
+
+#[test]
+fn node_ports_can_be_restricted_to_some_addresses() {
+    let index = index(external("web"), vec![endpoint("10.75.0.1", "a")]);
+    let table = TableFamily::Inet.table();
+    let set = node_port_address_set(IpFamily::V4);
+    let range = table.element(set, vec![KeyPart::range("192.0.2.0/29".parse().unwrap())]);
+    let options = TableOptions { node_port_addresses: true };
+    let mut tables = Tables::with(&index, &options, vec![(range, ElementData::Key)]);
+    compare(&index, &mut tables, &connection(OUTSIDE, NODE, 30080));
+    let other = Connection { to_node_ports: false, ..connection(OUTSIDE, "192.0.2.10", 30080) };
+    assert_eq!(index.evaluate(&other), Decision::NotAService);
+    compare(&index, &mut tables, &other);
+}
+
+#[test]
+fn a_node_port_without_endpoints_does_not_close_the_port_for_translated_connections() {
+    // The backend of one Service is this node's port with the number of another one's node port.
+    let mut index = index(external("web"), Vec::new());
+    let mut on_host = slice("host", "host", vec![endpoint(NODE, "a")]);
+    on_host.ports[0].port = 30080;
+    index.apply_slice(on_host);
+    index.apply_service(service("host", &["10.96.0.2"]));
+    assert_eq!(reached(&index, connection(OUTSIDE, NODE, 30080)), set(&["NoEndpoints"]));
+    let outcome = Tables::of(&index).send(&connection(POD, "10.96.0.2", 80), 0);
+    let translated = Some(Backend { address: ip(NODE), port: 30080 });
+    assert_eq!(outcome, Outcome::Accepted { translated, masquerade: Masquerade::NotReached });
+}
