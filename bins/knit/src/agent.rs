@@ -7,7 +7,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
-use knit_agent::config::{Config, DataPath, Encryption, LogFormat, Profile, Transport};
+use knit_agent::config::{Config, DataPath, Encryption, LogFormat, Profile, ServiceProxy, Transport};
 use knit_agent::run::{self, Source};
 
 use crate::node_args::NodeArgs;
@@ -116,6 +116,9 @@ pub struct Flags {
     /// Enforce NetworkPolicies, with `--profile primary` [default: true]
     #[arg(long, env = "KNIT_CLUSTER_NETWORK_POLICY", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     cluster_network_policy: Option<bool>,
+    /// What translates the addresses of Services, with `--profile primary` [default: kube-proxy]
+    #[arg(long, env = "KNIT_CLUSTER_SERVICE_PROXY", value_enum)]
+    cluster_service_proxy: Option<ServiceProxyArg>,
     /// Data path between pods on this node [default: auto]
     #[arg(long, env = "KNIT_CLUSTER_DATA_PATH", value_enum)]
     cluster_data_path: Option<DataPathArg>,
@@ -179,6 +182,15 @@ enum ProfileArg {
     Beside,
     /// The primary network of the cluster
     Primary,
+}
+
+/// What translates the addresses of Services.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ServiceProxyArg {
+    /// kube-proxy, which has to run on the node
+    KubeProxy,
+    /// The agent; kube-proxy must not run on the node
+    Knit,
 }
 
 /// The encryption between nodes.
@@ -303,6 +315,12 @@ impl Flags {
             config.cluster_network.anti_spoofing = self.cluster_anti_spoofing;
         }
         set(&mut config.cluster_network.network_policy, &self.cluster_network_policy);
+        if let Some(proxy) = self.cluster_service_proxy {
+            config.cluster_network.service_proxy = match proxy {
+                ServiceProxyArg::KubeProxy => ServiceProxy::KubeProxy,
+                ServiceProxyArg::Knit => ServiceProxy::Knit,
+            };
+        }
         if let Some(data_path) = self.cluster_data_path {
             config.cluster_network.data_path = match data_path {
                 DataPathArg::Auto => DataPath::Auto,

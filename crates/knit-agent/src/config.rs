@@ -14,7 +14,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 pub use attachments::AttachmentsConfig;
-pub use cluster::{ClusterNetworkConfig, DataPath, Encryption, Transport, VxlanConfig, WireGuardConfig};
+pub use cluster::{
+    ClusterNetworkConfig, DataPath, Encryption, ServiceProxy, Transport, VxlanConfig, WireGuardConfig,
+};
 use ipnet::IpNet;
 use knit_engine::plugin_chain::PluginChain;
 use knit_engine::tenant_ranges;

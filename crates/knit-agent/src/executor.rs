@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use knit_engine::call::{NetnsInfo, NetnsOutcome};
 use knit_engine::packet_filter::{FastPathChange, Rerouted};
+use knit_engine::services::StaleConnections;
 use knit_engine::{
     ApplyFailure, Effect, Event, ObserveRequest, PlanResult, PublicKeys, Unit, UnsupportedKind,
 };
@@ -138,7 +139,9 @@ impl Executor for KernelExecutor {
 
     fn observe_host(&mut self) -> Result<ScopeState> {
         let tables = [TableFamily::Inet.table(), TableFamily::Bridge.table()].into();
-        let filter = FilterQuery { tables, with_elements: true, ..FilterQuery::default() };
+        // The elements of Services are compared as a whole by their unit. There may be hundreds of thousands.
+        let except_prefix = knit_service::NAME_PREFIX.to_owned();
+        let filter = FilterQuery { tables, with_elements: true, except_prefix, ..FilterQuery::default() };
         let host = ScopeQuery { filter, ..ScopeQuery::everything() };
         let query = StateQuery::default().with_scope(Scope::Host, host);
         let mut seen = self.kernel.observe(&query, &mut SandboxNamespaces::new())?;
@@ -227,6 +230,10 @@ impl KernelExecutor {
                 self.reroute_connections(rerouted);
                 Ok(Completion::default())
             }
+            Effect::EndConnections(stale) => {
+                self.end_connections(stale);
+                Ok(Completion::default())
+            }
             Effect::RunPluginChain { command: verb, interface: chained } => {
                 let (verb, result) = (*verb, plugin_chain::run(*verb, chained));
                 Ok(Completion::with(Event::PluginChainDone { key: chained.key(), command: verb, result }))
@@ -252,6 +259,17 @@ impl KernelExecutor {
             Ok(count) => tracing::debug!(count, "moved connections to another egress gateway"),
             Err(why) => {
                 tracing::warn!(error = %why, "cannot move connections to another egress gateway; they may break")
+            }
+        }
+    }
+
+    /// Drops conntrack entries of UDP connections through Services whose backend is not chosen any more: a client that keeps its
+    /// port would send to it for ever.
+    fn end_connections(&mut self, stale: &StaleConnections) {
+        match self.kernel.delete_udp_entries(|to, has_dnat, backend| stale.contains(to, has_dnat, backend)) {
+            Ok(count) => tracing::debug!(count, "ended UDP connections to backends that are gone"),
+            Err(why) => {
+                tracing::warn!(error = %why, "cannot end UDP connections to backends that are gone")
             }
         }
     }

@@ -61,6 +61,7 @@ mod repair_events;
 mod runtime;
 mod secrets;
 mod service_ranges;
+mod services;
 mod state_follower;
 mod status_writer;
 mod tenant_ranges;
@@ -79,7 +80,7 @@ use knit_kube::kube::Client;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, oneshot, watch};
 
-use crate::config::{Config, Profile};
+use crate::config::{Config, Profile, ServiceProxy};
 use crate::daemon::Handle;
 use crate::error::Result;
 use crate::node::ApiRequest;
@@ -106,6 +107,8 @@ struct Context {
     gateways_changed: Arc<Notify>,
     /// Wakes the watches of pods of policies: policies or namespaces changed.
     policies_changed: Arc<watch::Sender<()>>,
+    /// Wakes the health checks of Services: Services or endpoints changed.
+    services_changed: Arc<Notify>,
     /// Wakes the writer of readiness gates: pods changed.
     gates_changed: Arc<Notify>,
     /// Wakes the writer of network status annotations: pods or definitions changed.
@@ -155,6 +158,7 @@ pub async fn start_with(config: &Config, handle: &Handle, sandboxes: SandboxSour
         overlay_changed: Arc::default(),
         gateways_changed: Arc::default(),
         policies_changed: Arc::default(),
+        services_changed: Arc::default(),
         gates_changed: Arc::default(),
         networks_changed: Arc::default(),
         // One for each kind, the pods, the container runtime, and the NetworkAttachmentDefinitions.
@@ -170,6 +174,9 @@ pub async fn start_with(config: &Config, handle: &Handle, sandboxes: SandboxSour
         tokio::spawn(nodes::run(context.clone(), config.cluster_network.clone()));
         tokio::spawn(namespaces::run(context.clone()));
         tokio::spawn(remote_pods::run(context.clone()));
+        if config.cluster_network.service_proxy == ServiceProxy::Knit {
+            tokio::spawn(services::run(context.clone()));
+        }
     }
     tokio::spawn(policies::run(context.clone(), config.policy_enforcement()));
     tokio::spawn(service_ranges::run(context.clone()));

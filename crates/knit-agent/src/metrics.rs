@@ -277,11 +277,13 @@ fn effect_labels(effect: &Effect) -> (&'static str, &'static str) {
         Unit::Bridge(_) => "bridge",
         Unit::NodeRoutes => "node_routes",
         Unit::PacketFilter => "packet_filter",
+        Unit::Services => "services",
     };
     match effect {
         Effect::Observe { unit, .. } => ("observe", of(unit)),
         Effect::Apply { unit, .. } => ("apply", of(unit)),
         Effect::RerouteConnections(_) => ("conntrack", "node_routes"),
+        Effect::EndConnections(_) => ("conntrack", "services"),
         Effect::RunPluginChain { .. } => ("cni_plugins", "sandbox"),
         _ => ("netns", "sandbox"),
     }

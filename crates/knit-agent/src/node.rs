@@ -343,7 +343,8 @@ impl Node {
                         Effect::CreateNetns { .. }
                         | Effect::RemoveNetns { .. }
                         | Effect::UpdateFastPath(_)
-                        | Effect::RerouteConnections(_) => {}
+                        | Effect::RerouteConnections(_)
+                        | Effect::EndConnections(_) => {}
                         Effect::Block(_) | Effect::ClaimQuota(_) => {}
                         Effect::TranslateNetworks(request) => {
                             queue.push_front(pod_networks::translated(
@@ -487,7 +488,7 @@ impl Node {
     fn owner_ids(&self) -> BTreeSet<String> {
         let sandboxes = self.state.units.iter().filter_map(|(unit, unit_state)| match unit {
             Unit::Sandbox(id) => Some((id, unit_state)),
-            Unit::Bridge(_) | Unit::NodeRoutes | Unit::PacketFilter => None,
+            Unit::Bridge(_) | Unit::NodeRoutes | Unit::PacketFilter | Unit::Services => None,
         });
         sandboxes
             .flat_map(|(id, unit_state)| {

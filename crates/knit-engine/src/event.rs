@@ -32,6 +32,7 @@ use crate::pod_start::PodStart;
 use crate::pods::PodEvent;
 use crate::policies::PolicyEvent;
 use crate::quota::{ClaimRequest, QuotaEvent};
+use crate::services::{ServiceEvent, StaleConnections};
 use crate::sockets::{ListenerResult, SocketListener};
 use crate::state::{BridgeKey, NewLease, ObjectKey, OriginalValueKey, Settings, StoredObject, UnitState};
 
@@ -48,6 +49,9 @@ pub enum Unit {
     NodeRoutes,
     /// The tables of the packet filter on the host, and elements that no single pod owns.
     PacketFilter,
+    /// The elements of Services in the packet filter. Its state is not recorded: the API server has the Services, and after a
+    /// start everything is compared.
+    Services,
 }
 
 /// An input of the engine.
@@ -112,6 +116,8 @@ pub enum Event {
     Nodes(NodeEvent),
     /// A change of network policies, or of what they refer to.
     Policies(PolicyEvent),
+    /// A change of Services, or of what they refer to.
+    Services(ServiceEvent),
     /// The complete set of addresses that pods of a namespace have on other nodes.
     RemotePods {
         /// The namespace.
@@ -283,6 +289,8 @@ pub enum Effect {
     UpdateFastPath(FastPathChange),
     /// Drop conntrack entries, so that the next packet of each connection takes the new path.
     RerouteConnections(Rerouted),
+    /// Drop the conntrack entries of connections through Services to backends that are gone.
+    EndConnections(StaleConnections),
     /// Replace the sockets offered to pods with these and reply with [`Event::SocketsOffered`].
     OfferSockets(Vec<SocketListener>),
     /// Invoke this extension within its deadline and reply with [`Event::ExtensionInvoked`].
@@ -570,7 +578,7 @@ impl Unit {
     pub fn sandbox(&self) -> Option<&SandboxId> {
         match self {
             Self::Sandbox(id) => Some(id),
-            Self::Bridge(_) | Self::NodeRoutes | Self::PacketFilter => None,
+            Self::Bridge(_) | Self::NodeRoutes | Self::PacketFilter | Self::Services => None,
         }
     }
 }
@@ -582,6 +590,7 @@ impl fmt::Display for Unit {
             Self::Sandbox(id) => write!(out, "sandbox {id}"),
             Self::NodeRoutes => out.write_str("routes to other nodes"),
             Self::PacketFilter => out.write_str("packet filter"),
+            Self::Services => out.write_str("Services"),
         }
     }
 }

@@ -66,6 +66,11 @@ impl Nodes {
         self.all.is_some()
     }
 
+    /// All nodes that are known.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &NodeInfo> {
+        self.all.iter().flat_map(BTreeMap::values)
+    }
+
     /// A node by name.
     pub(crate) fn get(&self, name: &str) -> Option<&NodeInfo> {
         self.all.as_ref()?.get(name)

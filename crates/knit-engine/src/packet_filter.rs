@@ -28,6 +28,7 @@ use knit_policy::is_peer_set;
 use serde::{Deserialize, Serialize};
 
 use self::elements::Element;
+pub(crate) use self::host::all_pod_ranges;
 use self::host::{HostFilter, has_guarded_bridges, no_masquerade_ranges};
 use self::ports::{fast_path, fast_path_ports, guarded_ports, has_other_fast_path};
 use self::rerouted::rerouted;
@@ -40,6 +41,7 @@ use crate::event::{Effect, ObserveRequest, Record, Unit};
 use crate::policies;
 use crate::pools;
 use crate::resolve::Resolved;
+use crate::services;
 use crate::state::{ObjectKey, State, UnitState};
 use crate::step::Effects;
 
@@ -151,6 +153,10 @@ pub(crate) fn on_object_change(state: &mut State, object: &ObjectKey) {
     if object.kind == cluster::KIND || object.kind == pools::KIND {
         update(state);
     }
+    if object.kind == cluster::KIND {
+        services::on_setting_change(state);
+        services::on_reserved_change(state);
+    }
 }
 
 /// Other nodes changed: their addresses and pod ranges are not masqueraded, and may be on the fast path.
@@ -165,6 +171,11 @@ pub(crate) fn on_underlay_change(state: &mut State) {
 
 /// The rules of network policies changed.
 pub(crate) fn on_policy_change(state: &mut State) {
+    update(state);
+}
+
+/// The chains of Services changed.
+pub(crate) fn on_service_change(state: &mut State) {
     update(state);
 }
 
@@ -343,13 +354,15 @@ pub(crate) fn resolve(state: &mut State) -> Resolved {
 /// are restored in the same transaction. Elements of changes in flight are left alone.
 pub(crate) fn restore_elements(state: &State, resolved: &mut Resolved, observed: &mut Filter) {
     policies::hold(state, resolved, observed);
+    services::hold(state, resolved, observed);
     let filter = &mut resolved.desired.state.scope(&Scope::Host).filter;
     let compares_all = resolved.observe.filter_with_elements;
     let is_restored = |key: &ElementKey| {
         filter.tables.contains_key(&key.table) && (compares_all || !observed.tables.contains_key(&key.table))
     };
     let units = state.units.iter().filter(|(unit, _)| **unit != Unit::PacketFilter);
-    let elements = units.flat_map(|(_, unit_state)| &unit_state.filter).filter(|(key, _)| is_restored(key));
+    let of_units = units.flat_map(|(_, unit_state)| &unit_state.filter);
+    let elements = of_units.chain(services::applied_elements(state)).filter(|(key, _)| is_restored(key));
     let declared = |key: &ElementKey| filter.tables[&key.table].sets.contains_key(&key.set);
     let elements: Vec<_> = elements.filter(|(key, _)| declared(key)).collect();
     filter.elements.extend(elements.into_iter().map(|(key, data)| (key.clone(), data.clone())));
@@ -368,7 +381,7 @@ pub(crate) fn restore_elements(state: &State, resolved: &mut Resolved, observed:
 /// Whether the elements of a set belong to [`Unit::PacketFilter`] as a whole. They are as many as the nodes or the pods of the
 /// cluster, so they are observed together and not recorded one by one.
 pub fn is_shared_set(name: &str, set: &FilterSet) -> bool {
-    set.intervals || is_peer_set(name)
+    (set.intervals && !services::owns_set(name)) || is_peer_set(name)
 }
 
 /// Adds elements to a unit. Those that it had are observed, too. Sets that are observed as a whole need no record of their
@@ -451,7 +464,7 @@ pub(crate) fn on_change_end(state: &mut State, unit: &Unit, old: &UnitState, eff
     match unit {
         Unit::Sandbox(_) => requeue_neighbours(state, unit, old, &new),
         Unit::Bridge(key) => requeue_ports_with_gateway(state, key, old),
-        Unit::NodeRoutes | Unit::PacketFilter => {}
+        Unit::NodeRoutes | Unit::PacketFilter | Unit::Services => {}
     }
     let mut pods = rerouted(&old.filter, &new.filter);
     match unit {
@@ -466,7 +479,7 @@ pub(crate) fn on_change_end(state: &mut State, unit: &Unit, old: &UnitState, eff
                 applying.is_some_and(|(_, paths)| *paths != state.packet_filter.applied_egress_paths);
             pods.retain(|pod| is_moved || new.filter.keys().any(|key| key.address() == Some(*pod)));
         }
-        Unit::Bridge(_) | Unit::NodeRoutes => {}
+        Unit::Bridge(_) | Unit::NodeRoutes | Unit::Services => {}
     }
     if !pods.is_empty() {
         let kept = state.cluster().map(no_masquerade_ranges).unwrap_or_default();
@@ -505,6 +518,7 @@ pub(crate) fn on_change_end(state: &mut State, unit: &Unit, old: &UnitState, eff
                 update(state);
             }
         }
+        Unit::Services => services::on_change_end(state, effects),
         Unit::Bridge(_) | Unit::NodeRoutes => {}
     }
 }
@@ -531,6 +545,9 @@ pub(crate) fn on_failure(state: &mut State, unit: &Unit, problem: &Problem) {
             state.units.iter().chain(in_flight).filter(|(_, unit_state)| unit_state.tunnel.is_some());
         let tunnels: Vec<Unit> = tunnels.map(|(unit, _)| unit.clone()).collect();
         state.dirty.extend(tunnels);
+    } else if *unit == Unit::Services {
+        services::on_failure(state);
+        retry(state);
     } else if state.unfinished.get(unit).is_some_and(|started| changes_filter(&started.plan)) {
         retry(state);
     }

@@ -155,7 +155,8 @@ impl State {
 
     /// Whether IP packets between the ports of a bridge have to pass the packet filter.
     pub(crate) fn filters_bridged_packets(&self, key: &BridgeKey) -> bool {
-        self.enforces_policies() && self.cluster().is_some_and(|cluster| cluster.bridge_key() == *key)
+        let needs_filter = self.enforces_policies() || self.translates_services();
+        needs_filter && self.cluster().is_some_and(|cluster| cluster.bridge_key() == *key)
     }
 
     /// Whether the rules in the kernel stay as they are, because not everything is known yet.

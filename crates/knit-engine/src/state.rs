@@ -33,6 +33,7 @@ use crate::pod_start::AttachedBeforeStart;
 use crate::pods::PodIndex;
 use crate::policies::PolicyState;
 use crate::quota::SharedQuotas;
+use crate::services::ServiceState;
 use crate::sockets::Sockets;
 use crate::step::last_applied::LastApplied;
 pub use crate::unit_state::UnitState;
@@ -225,6 +226,9 @@ pub struct State {
     /// Network policies. Not persistent: the API server has them, and the kernel what follows from them.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) policies: PolicyState,
+    /// Services. Not persistent: the API server has them, and the kernel what follows from them.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) services: ServiceState,
     /// Sockets offered to pods.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) sockets: Sockets,

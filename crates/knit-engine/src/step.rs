@@ -51,6 +51,7 @@ use crate::pods;
 use crate::policies;
 use crate::pools;
 use crate::resolve::{self, Resolved};
+use crate::services;
 use crate::sockets;
 use crate::state::{BridgeKey, NewLease, ObjectKey, OriginalValueKey, State, UnitState};
 use crate::tenant_ranges;
@@ -117,7 +118,9 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
         Event::ResyncUnits(units) => {
             let is_known = |unit: &Unit| match unit {
                 Unit::Sandbox(id) => state.sandboxes.contains_key(id) || state.units.contains_key(unit),
-                Unit::Bridge(_) | Unit::NodeRoutes | Unit::PacketFilter => state.units.contains_key(unit),
+                Unit::Bridge(_) | Unit::NodeRoutes | Unit::PacketFilter | Unit::Services => {
+                    state.units.contains_key(unit)
+                }
             };
             let known: Vec<Unit> = units.into_iter().filter(is_known).collect();
             if known.contains(&Unit::PacketFilter) {
@@ -132,13 +135,17 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
             overlay::on_block_change(state);
             peers::update(state, &holders, &mut effects);
         }
-        Event::Nodes(event) => nodes::handle(state, event, &mut effects),
+        Event::Nodes(event) => {
+            nodes::handle(state, event, &mut effects);
+            services::on_reserved_change(state);
+        }
         Event::ServiceRanges(ranges) => {
             if state.service_ranges != ranges {
                 effects.record(state, Record::ServiceRanges(ranges.clone()));
                 let affected = resolve::bridges_with_ranges(state, &ranges);
                 state.dirty.extend(affected);
                 packet_filter::on_reserved_ranges(state, &ranges);
+                services::on_reserved_change(state);
             }
         }
         Event::SettingsChanged(settings) => {
@@ -157,6 +164,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
         Event::TunnelEndpoints(config) => overlay::on_tunnel_endpoints(state, config, &mut effects),
         Event::Namespaces(event) => namespaces::handle(state, event, &mut effects),
         Event::Policies(event) => policies::handle(state, event),
+        Event::Services(event) => services::handle(state, event),
         Event::RemotePods { namespace, addresses } => {
             egress::on_remote_pods(state, &namespace, &addresses, &mut effects);
         }
@@ -194,6 +202,7 @@ fn resync(state: &mut State, effects: &mut Effects) {
     state.dirty.extend(state.units.keys().filter(|unit| **unit != Unit::NodeRoutes).cloned());
     state.dirty.extend(state.objects.values().flat_map(bridges_named).map(Unit::Bridge));
     packet_filter::resync(state);
+    services::resync(state);
 }
 
 #[derive(Default)]
@@ -215,6 +224,19 @@ impl Effects {
         self.list.push(Effect::Journal(record));
         if let Some(namespace) = namespace {
             unused_objects::use_namespace(state, &namespace, self);
+        }
+    }
+
+    /// The same for the start or the end of a change of a unit. Those of Services are not recorded: their steps are one
+    /// transaction of the kernel, and after a start everything is compared.
+    fn record_change(&mut self, state: &mut State, record: Record) {
+        let unit = match &record {
+            Record::ChangeStarted(started) => &started.unit,
+            Record::ChangeEnded(ended) => &ended.unit,
+            _ => return self.record(state, record),
+        };
+        if *unit != Unit::Services {
+            self.record(state, record);
         }
     }
 
@@ -254,6 +276,7 @@ fn start_ready(state: &mut State, now: Time, effects: &mut Effects) {
                 packet_filter::on_start(state);
                 packet_filter::resolve(state)
             }
+            Unit::Services => services::resolve(state),
         };
         for name in &resolved.unit_state.host_links {
             state.name_claims.insert(name.clone(), unit.clone());
@@ -314,6 +337,7 @@ fn can_start(state: &State, unit: &Unit) -> bool {
         }
         Unit::NodeRoutes => !state.dirty.iter().chain(state.in_flight.keys()).any(is_cluster),
         Unit::PacketFilter => packet_filter::can_start(state),
+        Unit::Services => !packet_filter::is_awaited(state),
         Unit::Sandbox(id) => {
             let awaits_objects = |sandbox: &Sandbox| state.unused_objects.is_awaited(&sandbox.namespace);
             !state.sandboxes.get(id).is_some_and(awaits_objects)
@@ -341,7 +365,7 @@ fn on_observed(
             leases: change.resolved.leases.clone(),
             plan: Arc::default(),
         };
-        effects.record(state, Record::ChangeStarted(Box::new(started)));
+        effects.record_change(state, Record::ChangeStarted(Box::new(started)));
         state.in_flight.insert(unit.clone(), change);
         let failure = ApplyFailure { problem, rolled_back: true, missing_tables: false, unsupported: None };
         let result = Err(failure);
@@ -405,7 +429,7 @@ fn on_observed(
         leases: change.resolved.leases.clone(),
         plan: Arc::clone(&plan),
     };
-    effects.record(state, Record::ChangeStarted(Box::new(started)));
+    effects.record_change(state, Record::ChangeStarted(Box::new(started)));
     blocks::on_leases(state, &change.resolved.leases);
     effects.list.push(Effect::Apply { unit: unit.clone(), plan });
     state.in_flight.insert(unit.clone(), change);
@@ -468,7 +492,7 @@ fn on_applied(state: &mut State, applied: PlanResult, now: Time, effects: &mut E
                 .problems
                 .extend(requesters.iter().map(|object| (object.clone(), problem.clone())));
             let problems = change.resolved.problems;
-            effects.record(
+            effects.record_change(
                 state,
                 Record::ChangeEnded(Box::new(ChangeEnded {
                     unit: unit.clone(),
@@ -489,7 +513,7 @@ fn on_applied(state: &mut State, applied: PlanResult, now: Time, effects: &mut E
 fn retry(state: &mut State, unit: &Unit, now: Time, effects: &mut Effects) {
     let problems = state.problems.get(unit).cloned().unwrap_or_default();
     let ended = ChangeEnded { unit: unit.clone(), unit_state: None, problems, restored: Vec::new(), at: now };
-    effects.record(state, Record::ChangeEnded(Box::new(ended)));
+    effects.record_change(state, Record::ChangeEnded(Box::new(ended)));
     state.dirty.insert(unit.clone());
 }
 
@@ -518,7 +542,7 @@ fn finish_change(state: &mut State, unit: &Unit, change: InFlightChange, now: Ti
             restored,
             at: now,
         };
-        effects.record(state, Record::ChangeEnded(Box::new(ended)));
+        effects.record_change(state, Record::ChangeEnded(Box::new(ended)));
     }
     if let Some(old) = &old.bridge {
         requeue_bridges(state, unit, old);

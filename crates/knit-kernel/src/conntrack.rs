@@ -2,7 +2,7 @@
 //! deleted, the next packet is evaluated again.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use nix::errno::Errno;
 
@@ -12,6 +12,8 @@ use crate::netlink::constants::*;
 use crate::netlink::header::NetfilterHeader;
 use crate::netlink::{Header, Message, Socket};
 
+const UDP: u8 = 17;
+
 /// A conntrack entry.
 pub(crate) struct ConntrackEntry {
     family: u8,
@@ -19,6 +21,10 @@ pub(crate) struct ConntrackEntry {
     to: IpAddr,
     /// Its destination is translated (DNAT).
     has_dnat: bool,
+    protocol: u8,
+    to_port: u16,
+    /// The end that answers, after DNAT.
+    backend: Option<SocketAddr>,
     /// The attributes that identify it, as encoded.
     key: Vec<(u16, Vec<u8>)>,
 }
@@ -46,6 +52,28 @@ impl Kernel {
     }
 }
 
+impl Kernel {
+    /// Deletes the conntrack entries of UDP connections that the caller selects by their original destination, whether it is
+    /// translated, and the end that answers. Returns the number of deleted entries.
+    pub fn delete_udp_entries(
+        &mut self,
+        is_stale: impl Fn(SocketAddr, bool, SocketAddr) -> bool,
+    ) -> Result<usize> {
+        let mut count = 0;
+        self.with_netfilter(|socket| {
+            for connection in all(socket)?.iter().filter(|connection| connection.protocol == UDP) {
+                let Some(backend) = connection.backend else { continue };
+                let to = SocketAddr::new(connection.to, connection.to_port);
+                if is_stale(to, connection.has_dnat, backend) && delete(socket, connection)? {
+                    count += 1;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(count)
+    }
+}
+
 fn all(socket: &mut Socket) -> Result<Vec<ConntrackEntry>> {
     let kind = NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET;
     let mut message = Message::new(kind, 0, "list conntrack entries");
@@ -55,8 +83,19 @@ fn all(socket: &mut Socket) -> Result<Vec<ConntrackEntry>> {
 
 pub(crate) fn decode(body: &[u8]) -> Option<ConntrackEntry> {
     let (header, attributes) = NetfilterHeader::split(body)?;
-    let addresses = attributes.first(CTA_TUPLE_ORIG)?.nested().first(CTA_TUPLE_IP)?.nested();
+    let original = attributes.first(CTA_TUPLE_ORIG)?.nested();
+    let addresses = original.first(CTA_TUPLE_IP)?.nested();
     let either = |four, six| addresses.first(four).or_else(|| addresses.first(six))?.address();
+    let ports = original.first(CTA_TUPLE_PROTO).map(|ports| ports.nested());
+    let number = ports.as_ref().and_then(|ports| ports.first(CTA_PROTO_NUM)?.u8());
+    let to_port = ports.as_ref().and_then(|ports| ports.first(CTA_PROTO_DST_PORT)?.be16());
+    let backend = attributes.first(CTA_TUPLE_REPLY).and_then(|reply| {
+        let reply = reply.nested();
+        let addresses = reply.first(CTA_TUPLE_IP)?.nested();
+        let address = addresses.first(CTA_IP_V4_SRC).or_else(|| addresses.first(CTA_IP_V6_SRC))?.address()?;
+        let port = reply.first(CTA_TUPLE_PROTO)?.nested().first(CTA_PROTO_SRC_PORT)?.be16()?;
+        Some(SocketAddr::new(address, port))
+    });
     let status = attributes.first(CTA_STATUS).and_then(|status| status.be32()).unwrap_or_default();
     let part = |kind: u16, flag: u16| Some((kind | flag, attributes.first(kind)?.value.to_vec()));
     Some(ConntrackEntry {
@@ -64,6 +103,9 @@ pub(crate) fn decode(body: &[u8]) -> Option<ConntrackEntry> {
         from: either(CTA_IP_V4_SRC, CTA_IP_V6_SRC)?,
         to: either(CTA_IP_V4_DST, CTA_IP_V6_DST)?,
         has_dnat: status & IPS_DST_NAT != 0,
+        protocol: number.unwrap_or_default(),
+        to_port: to_port.unwrap_or_default(),
+        backend,
         // Including its id, so that a later connection with the same tuple is not deleted.
         key: [part(CTA_TUPLE_ORIG, NLA_F_NESTED), part(CTA_ZONE, 0), part(CTA_ID, 0)]
             .into_iter()

@@ -133,6 +133,9 @@ pub struct NodeRoutesIntent {
     /// Whether network policies are enforced.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub network_policy: bool,
+    /// Whether Services are translated, in place of kube-proxy.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub services: bool,
     /// The pools that this node's blocks belong to. In a family with pools a pod gets one address from any block with free addresses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pools: Vec<IpNet>,

@@ -333,7 +333,10 @@ impl Cluster {
                 }
                 Effect::InspectNetns { call, path } => self.execute(node, KernelEffect::Inspect(call, path)),
                 // Nothing waits for these.
-                Effect::ObjectsChanged(_) | Effect::UpdateFastPath(_) | Effect::RerouteConnections(_) => {}
+                Effect::ObjectsChanged(_)
+                | Effect::UpdateFastPath(_)
+                | Effect::RerouteConnections(_)
+                | Effect::EndConnections(_) => {}
                 Effect::TranslateObjects { namespace, manifests } => {
                     let read = |text: &String| serde_json::from_str(text).expect("manifests are JSON");
                     let objects = manifests.iter().map(|text| stored(&read(text))).collect();

@@ -38,11 +38,10 @@ fn custom_policies(policies: &[(String, ApiAnswer)]) -> Check {
     }
 }
 
-/// Knit does not implement Services: kube-proxy does. It may also run as a process of the node, which the API server
-/// does not show.
+/// By default kube-proxy translates Services. It may also run as a process of the node, which the API server does not show.
 fn kube_proxy(daemonsets: &ApiAnswer, pods: &ApiAnswer) -> Check {
     const NAME: &str = "kube-proxy";
-    const NEEDED: &str = "Services need kube-proxy, also those of DNS and of the API server";
+    const NEEDED: &str = "Services need kube-proxy, also those of DNS and of the API server, or clusterNetwork.serviceProxy: knit";
     let number = |set: &Value, field: &str| set["status"][field].as_u64().unwrap_or_default();
     if let Some(set) = daemonsets.items().find(|set| set["metadata"]["name"] == KUBE_PROXY) {
         let (ready, desired) = (number(set, "numberReady"), number(set, "desiredNumberScheduled"));
@@ -62,7 +61,7 @@ fn kube_proxy(daemonsets: &ApiAnswer, pods: &ApiAnswer) -> Check {
     if let ApiAnswer::Denied(message) = pods {
         return Check::new(NAME, Unknown, message.clone(), "requires permission to list pods");
     }
-    let advice = format!("{NEEDED}: install it, unless it runs as a process on every node");
+    let advice = format!("{NEEDED}: choose one, unless kube-proxy runs as a process on every node");
     Check::new(NAME, Warn, "neither a DaemonSet nor a pod of kube-proxy", advice)
 }
 

@@ -33,6 +33,9 @@ pub struct ClusterNetworkConfig {
     pub anti_spoofing: Option<bool>,
     /// Whether NetworkPolicies are enforced, with the profile `primary`.
     pub network_policy: bool,
+    /// What translates the addresses of Services, with the profile `primary`. Must be the same on all nodes, except while a
+    /// cluster is moved.
+    pub service_proxy: ServiceProxy,
     /// The transport to pods of other nodes, with the profile `primary`. Must be the same on all nodes.
     pub transport: Transport,
     /// The VXLAN between nodes. Must be the same on all nodes.
@@ -43,6 +46,17 @@ pub struct ClusterNetworkConfig {
     pub wireguard: WireGuardConfig,
     /// The data path between pods of this node. Needs a restart.
     pub data_path: DataPath,
+}
+
+/// What translates the addresses of Services.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ServiceProxy {
+    /// kube-proxy, which has to run on the node.
+    #[default]
+    KubeProxy,
+    /// The agent. kube-proxy must not run on the node.
+    Knit,
 }
 
 /// Encryption of packets between nodes.
@@ -115,6 +129,7 @@ impl Default for ClusterNetworkConfig {
             no_masquerade_ranges: Vec::new(),
             anti_spoofing: None,
             network_policy: true,
+            service_proxy: ServiceProxy::default(),
             transport: Transport::default(),
             vxlan: VxlanConfig::default(),
             encryption: Encryption::default(),
@@ -161,6 +176,7 @@ impl ClusterNetworkConfig {
             pools: Vec::new(),
             anti_spoofing: self.anti_spoofing.unwrap_or(true),
             network_policy: self.network_policy,
+            services: self.service_proxy == ServiceProxy::Knit,
             local_node: None,
         }
     }
@@ -218,6 +234,7 @@ impl ClusterNetworkConfig {
             encryption: None,
             anti_spoofing,
             network_policy: false,
+            services: false,
             ..self.node_routes("", Vec::new())
         };
         let routes = (routes != NodeRoutesIntent::default()).then_some(&routes);

@@ -95,6 +95,7 @@ impl fmt::Display for Work {
                 Effect::CreateNetns { path, .. } => write!(out, "create namespace {path}"),
                 Effect::RemoveNetns { path, .. } => write!(out, "delete namespace {path}"),
                 Effect::RerouteConnections(_) => out.write_str("reroute connections"),
+                Effect::EndConnections(_) => out.write_str("end connections"),
                 Effect::RunPluginChain { .. } => out.write_str("run CNI plugins"),
                 other => write!(out, "{other:?}"),
             },

@@ -11,6 +11,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use knit_engine::nodes::{NodeEvent, NodeInfo};
 use knit_engine::pools::PodRanges;
+use knit_engine::services::ServiceEvent;
 use knit_engine::{Event, blocks};
 use knit_kube::WatchUpdate;
 use knit_kube::kube::Api;
@@ -71,9 +72,17 @@ pub(super) async fn run(context: Context, config: ClusterNetworkConfig) {
     tokio::spawn(address_capacity::run(context.clone(), published_capacity));
     let (key_sender, published_key) = watch::channel(None);
     tokio::spawn(published_key::run(context.clone(), published_key));
+    let submit_topology = {
+        let context = context.clone();
+        move |own: &NodeSummary| {
+            let node = own.service_facts();
+            context.handle.submit(Event::Services(ServiceEvent::Node(node)));
+        }
+    };
     let on_own = |own: &NodeSummary| {
         capacity_sender.send_replace(Some(own.capacity()));
         key_sender.send_replace(Some(own.published_key().map(str::to_owned)));
+        submit_topology(own);
     };
     watch_nodes(context, on_own).await;
 }

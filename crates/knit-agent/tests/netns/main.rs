@@ -13,6 +13,7 @@ mod node_routes;
 mod overlay;
 mod policies_on_interfaces;
 mod repair;
+mod services;
 mod shared_definitions;
 mod tunnel_ports;
 

@@ -176,10 +176,17 @@ pub(super) fn of_egress(address: IpAddr, path: &EgressPath) -> Vec<Element> {
 
 /// The elements of a set of ranges for both families.
 pub(super) fn of_ranges(set: &str, ranges: &[IpNet]) -> Vec<Element> {
-    let element = |range: IpNet| {
-        let set = IpFamily::of(range.addr()).suffixed(set);
-        inet(set, vec![KeyPart::range(range)], ElementData::Key)
-    };
+    ranges_of(|family| family.suffixed(set), ranges)
+}
+
+/// The ranges of the cluster's pods, for Services.
+pub(super) fn of_service_pods(ranges: &[IpNet]) -> Vec<Element> {
+    ranges_of(knit_service::pod_set, ranges)
+}
+
+fn ranges_of(set: impl Fn(IpFamily) -> String, ranges: &[IpNet]) -> Vec<Element> {
+    let element =
+        |range: IpNet| inet(set(IpFamily::of(range.addr())), vec![KeyPart::range(range)], ElementData::Key);
     outermost(ranges.iter().copied()).into_iter().map(element).collect()
 }
 

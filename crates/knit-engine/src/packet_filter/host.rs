@@ -42,6 +42,9 @@ pub(super) struct HostFilter {
     /// Network policies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) policies: Option<CompiledPolicies>,
+    /// The ranges of all pods of the cluster, for Services.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) cluster_pod_ranges: Vec<IpNet>,
 }
 
 impl HostFilter {
@@ -53,6 +56,7 @@ impl HostFilter {
             host_ports: !state.packet_filter.with_host_ports.is_empty(),
             tunnel_ports: tunnel_ports(state),
             policies: policies.as_ref().map(|policies| Arc::clone(&policies.tables)),
+            services: state.service_chains(),
             ..Features::default()
         };
         let tunnel_peers = if features.tunnel_ports.is_empty() { Vec::new() } else { tunnel_peers(state) };
@@ -85,6 +89,11 @@ impl HostFilter {
             node_routes: guarded.map(native).unwrap_or_default(),
             tunnel_peers,
             policies,
+            cluster_pod_ranges: if state.translates_services() {
+                all_pod_ranges(cluster)
+            } else {
+                Vec::new()
+            },
         }
     }
 
@@ -98,6 +107,10 @@ impl HostFilter {
             all.extend(elements::of_ranges(NO_MASQUERADE, &self.no_masquerade_ranges));
         }
         all.extend(elements::of_ranges(TUNNEL_PEERS, &self.tunnel_peers));
+        if let Some(chains) = &self.features.services {
+            all.extend(elements::of_service_pods(&self.cluster_pod_ranges));
+            all.extend(knit_service::chain_elements(chains));
+        }
         let of_policies = self.policies.iter().flat_map(|policies| policies.elements.iter());
         all.extend(of_policies.cloned());
         let remote = self.remote_egress_paths.iter();
@@ -152,6 +165,13 @@ pub(super) fn masqueraded_ranges(state: &State, cluster: ClusterNetwork<'_>) -> 
     let default = cluster.node_routes.is_some_and(|node_routes| node_routes.masquerade);
     let is_masqueraded = |range: &&IpNet| state.pool_masquerade(**range).unwrap_or(default);
     cluster.network.ranges.iter().filter(is_masqueraded).copied().collect()
+}
+
+/// The ranges of all pods of the cluster. Sorted and aggregated.
+pub(crate) fn all_pod_ranges(cluster: ClusterNetwork<'_>) -> Vec<IpNet> {
+    let pools = cluster.node_routes.into_iter().flat_map(|node_routes| &node_routes.pools);
+    let own = cluster.network.ranges.iter().chain(pools).copied();
+    IpNet::aggregate(&own.chain(resolve::remote_pod_ranges(cluster)).collect())
 }
 
 /// Destinations that pods reach with their own address: pods, nodes, and configured ranges. Sorted and aggregated.

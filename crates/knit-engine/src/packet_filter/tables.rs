@@ -17,6 +17,7 @@ use knit_model::filter::{
 };
 use knit_model::{IfName, kernel_ids};
 use knit_policy::PolicyTables;
+use knit_service::{BackendChain, TableOptions};
 use serde::{Deserialize, Serialize};
 
 pub(super) const GUARDED_PORTS: &str = "guarded_ports";
@@ -80,6 +81,9 @@ pub(crate) struct Features {
     /// Network policies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) policies: Option<Arc<PolicyTables>>,
+    /// Services: the chains that choose a backend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) services: Option<BTreeSet<BackendChain>>,
 }
 
 /// Egress of local pods through another node.
@@ -96,7 +100,8 @@ impl Features {
     pub(crate) fn is_unused(&self) -> bool {
         let on_bridges = self.guarded_ports || self.overlay;
         let nat = self.masquerade || self.host_ports || self.egress.is_some();
-        !on_bridges && !nat && self.tunnel_ports.is_empty() && self.policies.is_none()
+        let compiled = self.policies.is_some() || self.services.is_some();
+        !on_bridges && !nat && self.tunnel_ports.is_empty() && !compiled
     }
 }
 
@@ -132,6 +137,9 @@ fn inet(features: &Features) -> FilterTable {
     }
     if let Some(policies) = &features.policies {
         knit_policy::dispatch(&mut table, policies);
+    }
+    if let Some(chains) = &features.services {
+        knit_service::dispatch(&mut table, chains, &TableOptions::default());
     }
     table
 }

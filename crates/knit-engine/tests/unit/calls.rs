@@ -54,7 +54,10 @@ impl SteppedNode {
                     self.journal.push(serde_json::from_str(&text).unwrap());
                 }
                 Effect::Respond { call, result: answer } => self.results.push((call.0, answer)),
-                Effect::ObjectsChanged(_) | Effect::UpdateFastPath(_) | Effect::RerouteConnections(_) => {}
+                Effect::ObjectsChanged(_)
+                | Effect::UpdateFastPath(_)
+                | Effect::RerouteConnections(_)
+                | Effect::EndConnections(_) => {}
                 effect => self.pending.push_back(effect),
             }
         }

@@ -3,6 +3,7 @@
 mod namespaces;
 mod policies;
 mod repair;
+mod services;
 mod sources;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -80,7 +81,9 @@ impl Node {
                 for effect in step(&mut self.state, event, Time(1)) {
                     match effect {
                         Effect::Journal(record) => self.journal.push(record),
-                        Effect::ObjectsChanged(_) | Effect::RerouteConnections(_) => {}
+                        Effect::ObjectsChanged(_)
+                        | Effect::RerouteConnections(_)
+                        | Effect::EndConnections(_) => {}
                         Effect::UpdateFastPath(change) => self.fast_path_changes.push(change),
                         Effect::Respond { call, result: answer } => self.results.push((call.0, answer)),
                         effect => self.pending.push_back(effect),

@@ -25,6 +25,7 @@ mod plans;
 mod random;
 mod redirect;
 mod redirect_nodes;
+mod services;
 mod unsupported_kinds;
 
 /// Runs before each test node is created. Network namespaces need no preparation.

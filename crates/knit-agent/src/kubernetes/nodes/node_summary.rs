@@ -4,6 +4,7 @@
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knit_engine::nodes::NodeInfo;
+use knit_service::NodeFacts;
 use serde::Deserialize;
 
 use crate::kubernetes::address_capacity::{CONDITION, PublishedCapacity, TAINT};
@@ -21,6 +22,7 @@ pub(in crate::kubernetes) struct NodeSummary {
     capacity: PublishedCapacity,
     /// The raw value of its key annotation.
     published_key: Option<String>,
+    zone: Option<String>,
 }
 
 impl NodeSummary {
@@ -37,6 +39,12 @@ impl NodeSummary {
     /// The raw value of its key annotation.
     pub(super) fn published_key(&self) -> Option<&str> {
         self.published_key.as_deref()
+    }
+
+    /// What the choice of endpoints depends on.
+    pub(super) fn service_facts(&self) -> NodeFacts {
+        let NodeInfo { name, addresses, .. } = &self.known;
+        NodeFacts { name: name.clone(), zone: self.zone.clone(), addresses: addresses.clone() }
     }
 
     /// The fields that are kept; `own` is the name of this node.
@@ -63,6 +71,15 @@ struct Metadata {
     resource_version: Option<String>,
     #[serde(default)]
     annotations: Annotations,
+    #[serde(default)]
+    labels: Labels,
+}
+
+/// The label of the node's zone.
+#[derive(Default, Deserialize)]
+struct Labels {
+    #[serde(rename = "topology.kubernetes.io/zone")]
+    zone: Option<String>,
 }
 
 /// The annotation that agents write.
@@ -109,7 +126,7 @@ struct Address {
 
 impl From<RawNode> for NodeSummary {
     fn from(raw: RawNode) -> Self {
-        let Metadata { name, resource_version, annotations } = raw.metadata;
+        let Metadata { name, resource_version, annotations, labels } = raw.metadata;
         let own = raw.status.addresses.iter().filter(|address| address.kind == "InternalIP");
         let known = NodeInfo {
             name: name.clone().unwrap_or_default(),
@@ -125,7 +142,7 @@ impl From<RawNode> for NodeSummary {
             available: condition.map(|condition| condition.status == "True"),
         };
         let metadata = ObjectMeta { name, resource_version, ..ObjectMeta::default() };
-        Self { metadata, known, capacity, published_key: annotations.key }
+        Self { metadata, known, capacity, published_key: annotations.key, zone: labels.zone }
     }
 }
 

@@ -97,7 +97,10 @@ impl ExtensionNode {
                     self.check_chained_result(&call, &answer);
                     self.results.push((call.0, answer));
                 }
-                Effect::ObjectsChanged(_) | Effect::UpdateFastPath(_) | Effect::RerouteConnections(_) => {}
+                Effect::ObjectsChanged(_)
+                | Effect::UpdateFastPath(_)
+                | Effect::RerouteConnections(_)
+                | Effect::EndConnections(_) => {}
                 Effect::InvokeExtension(invocation) => {
                     let name = &invocation.to.name;
                     assert!(self.state.extensions.get(name).is_some(), "{name} is called but not registered");
