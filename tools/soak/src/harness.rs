@@ -18,7 +18,7 @@ use tokio::runtime::Runtime;
 use knit_dev::places;
 use knit_dev::process;
 use knit_dev::progress::Step;
-use knit_testcluster::{self, Cluster, Network, Options, Profile};
+use knit_testcluster::{self, Cluster, Network, Options, Profile, ServiceProxy};
 
 /// The namespace of Knit's pods.
 pub const OPERATOR_NAMESPACE: &str = "pod-network-operator";
@@ -51,7 +51,13 @@ impl KnitCluster {
         if image.is_none() {
             knit_image::write(&archive, profile)?;
         }
-        let options = Options { name: name.to_owned(), nodes: 2, network: Network::Reference, profile };
+        let options = Options {
+            name: name.to_owned(),
+            nodes: 2,
+            network: Network::Reference,
+            service_proxy: ServiceProxy::KubeProxy,
+            profile,
+        };
         let started = knit_testcluster::up(&options).and_then(|cluster| {
             let step = Step::start("load and install Knit");
             knit_testcluster::load_images(&cluster, &archive)?;

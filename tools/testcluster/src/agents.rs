@@ -28,7 +28,7 @@ pub fn build(profile: Profile) -> Result<Binaries> {
 
 /// Copies the binaries to a path that every node sees, so that a later build does not change them.
 pub fn copy(cluster: &Cluster, built: &Binaries) -> Result<()> {
-    let folder = cluster.folder("bin");
+    let folder = folder(cluster);
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     for (from, to) in [(&built.knit, program(cluster)), (&built.shim, folder.join("knit-cni"))] {
         fs::copy(from, &to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
@@ -37,8 +37,13 @@ pub fn copy(cluster: &Cluster, built: &Binaries) -> Result<()> {
     Ok(())
 }
 
+/// The directory of the copies.
+pub fn folder(cluster: &Cluster) -> PathBuf {
+    cluster.folder("bin")
+}
+
 fn program(cluster: &Cluster) -> PathBuf {
-    cluster.folder("bin").join("knit")
+    folder(cluster).join("knit")
 }
 
 /// Starts an agent on each node, which installs the CNI shim; then routes between the nodes and kube-proxy.

@@ -9,7 +9,7 @@ use comfy_table::{Table, presets};
 
 use super::cgroups::Membership;
 use super::layout::node_name;
-use super::state::{Cluster, Network};
+use super::state::{Cluster, Network, ServiceProxy};
 use super::{agents, api, control_plane, daemon, node, reference};
 use crate::go_tools::Tool;
 use knit_dev::process;
@@ -26,7 +26,7 @@ pub fn components(cluster: &Cluster) -> Vec<String> {
             node::containerd_component(number),
             node::kubelet_component(number),
         ]);
-        if cluster.network.has_services() {
+        if cluster.network.has_services() && cluster.service_proxy == ServiceProxy::KubeProxy {
             components.push(reference::proxy_component(number));
         }
         if cluster.network.has_agents() {

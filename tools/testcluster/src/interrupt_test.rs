@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::state::Network;
+use super::state::{Network, ServiceProxy};
 use super::{Outcome, down};
 use crate::leftovers::HostSnapshot;
 use knit_dev::process;
@@ -51,6 +51,7 @@ fn complete_up(name: &str) -> Result<Duration> {
         name: name.to_owned(),
         nodes: 2,
         network: Network::Reference,
+        service_proxy: ServiceProxy::KubeProxy,
         profile: Profile::Dev,
     })?;
     down(name)?;

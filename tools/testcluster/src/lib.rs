@@ -26,6 +26,7 @@ mod reference;
 mod restart;
 mod rootfs;
 pub mod runtime_nodes;
+mod service_proxy;
 mod state;
 mod up;
 
@@ -40,7 +41,7 @@ pub use layout::node_name;
 pub use node::containerd_socket;
 pub use primary::disable_fast_path;
 pub use restart::{stop_controllers, stop_kubelets};
-pub use state::{Cluster, Network};
+pub use state::{Cluster, Network, ServiceProxy};
 pub use up::{Options, TOOLS, load_images, up, up_with_image};
 
 pub use knit_image::Profile;
@@ -68,6 +69,9 @@ pub enum ClusterCommand {
         /// The pod network
         #[arg(long, value_enum, default_value = "none")]
         network: Network,
+        /// What translates the addresses of Services
+        #[arg(long, value_enum, default_value_t)]
+        service_proxy: ServiceProxy,
         /// How Knit is built, if it is the network
         #[arg(long, value_enum, default_value = "release")]
         profile: Profile,
@@ -128,6 +132,11 @@ pub enum ClusterCommand {
     },
     /// Remove the cluster
     Down,
+    /// Move a running cluster with Knit as its network from kube-proxy to Knit, or back
+    ServiceProxy {
+        /// What translates the addresses of Services from now on
+        to: ServiceProxy,
+    },
     /// Kill `up` at many points in time and check that `down` leaves nothing
     #[command(hide = true)]
     InterruptTest {
@@ -154,6 +163,17 @@ pub fn node_process(cluster: &Cluster, node: u8) -> Result<i32> {
     Ok(node::init(cluster, node)?.pid)
 }
 
+/// Copies Knit's binaries to a directory that every node sees. Returns the directory.
+pub fn copy_binaries(cluster: &Cluster, built: &binaries::Binaries) -> Result<PathBuf> {
+    agents::copy(cluster, built)?;
+    Ok(agents::folder(cluster))
+}
+
+/// Installs the CNI plugins of the reference network and their configuration on a node.
+pub fn install_reference_plugins(cluster: &Cluster, node: u8) -> Result<()> {
+    reference::install_plugins(cluster, node, reference::pod_ranges(&api::nodes(cluster)?, node)?)
+}
+
 /// All processes of a cluster, including those in pods.
 pub fn processes(cluster: &Cluster) -> Result<Vec<i32>> {
     cgroups::processes(&cluster.names().cgroup())
@@ -166,8 +186,8 @@ pub fn command(args: &ClusterArgs, command: ClusterCommand) -> Result<ExitCode> 
         Cluster::open(&Names::new(&args.name)?)
     };
     match command {
-        ClusterCommand::Up { nodes, network, profile, image } => {
-            let options = Options { name: args.name.clone(), nodes, network, profile };
+        ClusterCommand::Up { nodes, network, service_proxy, profile, image } => {
+            let options = Options { name: args.name.clone(), nodes, network, service_proxy, profile };
             let cluster = up_with_image(&options, image.as_deref())?;
             if network == Network::None {
                 println!("cluster {} is up; its nodes stay NotReady until a network is installed", args.name);
@@ -179,6 +199,7 @@ pub fn command(args: &ClusterArgs, command: ClusterCommand) -> Result<ExitCode> 
         ClusterCommand::Status => return inspect::status(&open()?),
         ClusterCommand::Logs { component, follow } => inspect::logs(&open()?, &component, follow)?,
         ClusterCommand::Shell { node, command } => return inspect::shell(&open()?, &node, &command),
+        ClusterCommand::ServiceProxy { to } => service_proxy::change(&mut open()?, to)?,
         ClusterCommand::LoadImage { tar } => {
             let cluster = open()?;
             let step = Step::start(format!("load {} into every node", tar.display()));

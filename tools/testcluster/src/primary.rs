@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::api::NodeSummary;
 use super::reference;
-use super::state::Cluster;
+use super::state::{Cluster, ServiceProxy};
 use knit_dev::places;
 use knit_dev::process;
 use knit_image::Profile;
@@ -51,8 +51,22 @@ pub fn install(cluster: &Cluster, nodes: &[NodeSummary]) -> Result<()> {
         .arg("--from-literal=KUBERNETES_SERVICE_PORT=6443")
         .stdout(Stdio::null());
     process::output(&mut create).context("cannot create the ConfigMap knit-api-server")?;
-    apply(cluster, &["--server-side", "-k"], &deploy.join("primary"))?;
+    let mut render = cluster.kubectl()?;
+    let manifests = process::output(render.arg("kustomize").arg(deploy.join("primary")))?;
+    let file = cluster.folder("knit.yaml");
+    std::fs::write(&file, with_service_proxy(manifests, cluster.service_proxy))?;
+    apply(cluster, &["--server-side", "-f"], &file)?;
     reference::install_routes_and_proxy(cluster, nodes)
+}
+
+/// The manifests with what translates the addresses of Services.
+fn with_service_proxy(manifests: String, proxy: ServiceProxy) -> String {
+    match proxy {
+        ServiceProxy::KubeProxy => manifests,
+        ServiceProxy::Knit => {
+            manifests.replace("    clusterNetwork:\n", "    clusterNetwork:\n      serviceProxy: knit\n")
+        }
+    }
 }
 
 fn apply(cluster: &Cluster, flags: &[&str], manifest: &Path) -> Result<()> {
@@ -64,10 +78,16 @@ fn apply(cluster: &Cluster, flags: &[&str], manifest: &Path) -> Result<()> {
 
 /// Restarts the agents without the eBPF fast path: all packets between pods pass the bridge and the routes.
 pub fn disable_fast_path(cluster: &Cluster) -> Result<()> {
+    configure(cluster, "dataPath", "bridge")?;
+    wait(cluster)
+}
+
+/// Sets a key of the agents' configuration of the cluster network, and restarts them.
+pub fn configure(cluster: &Cluster, key: &str, value: &str) -> Result<()> {
     let path = r"jsonpath={.data.agent\.yaml}";
     let mut get = cluster.kubectl()?;
     get.args(["-n", OPERATOR, "get", "configmap", "knit-agent", "-o", path]);
-    let text = without_fast_path(&process::output(&mut get)?)?;
+    let text = with_setting(&process::output(&mut get)?, key, value)?;
     let patch = json!({ "data": { "agent.yaml": text } }).to_string();
     for args in [
         &["patch", "configmap", "knit-agent", "--type=merge", "-p", &patch][..],
@@ -76,17 +96,16 @@ pub fn disable_fast_path(cluster: &Cluster) -> Result<()> {
         let mut kubectl = cluster.kubectl()?;
         process::output(kubectl.args(["-n", OPERATOR]).args(args))?;
     }
-    wait(cluster)
+    Ok(())
 }
 
-/// The configuration of the agents with the data path `bridge`.
-fn without_fast_path(text: &str) -> Result<String> {
+/// The configuration of the agents with another value of a key of the cluster network.
+fn with_setting(text: &str, key: &str, value: &str) -> Result<String> {
     let section = "clusterNetwork:\n";
-    ensure!(
-        text.contains(section) && !text.contains("dataPath"),
-        "unexpected configuration of the agents:\n{text}"
-    );
-    Ok(text.replace(section, &format!("{section}  dataPath: bridge\n")))
+    ensure!(text.contains(section), "unexpected configuration of the agents:\n{text}");
+    let own = format!("  {key}: ");
+    let others: String = text.split_inclusive('\n').filter(|line| !line.starts_with(&own)).collect();
+    Ok(others.replace(section, &format!("{section}{own}{value}\n")))
 }
 
 /// Waits until the agents and the controller run.
@@ -108,14 +127,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_deployed_configuration_gets_the_data_path() {
+    fn the_deployed_configuration_gets_a_setting_once() {
         let manifest =
             std::fs::read_to_string(places::workspace().join("deploy/primary/config.yaml")).unwrap();
         let manifest: serde_json::Value = serde_saphyr::from_str(&manifest).unwrap();
-        let text = without_fast_path(manifest["data"]["agent.yaml"].as_str().unwrap()).unwrap();
+        let deployed = manifest["data"]["agent.yaml"].as_str().unwrap();
+        let text = with_setting(deployed, "dataPath", "bridge").unwrap();
         let config: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
         assert_eq!(config["clusterNetwork"]["dataPath"], "bridge");
         assert_eq!(config["clusterNetwork"]["masquerade"], true);
-        assert!(without_fast_path(&text).is_err(), "twice");
+        let changed = with_setting(&text, "dataPath", "ebpf").unwrap();
+        assert_eq!(changed, with_setting(deployed, "dataPath", "ebpf").unwrap(), "once");
     }
 }

@@ -13,7 +13,7 @@ use super::api::{self, NodeSummary};
 use super::daemon::{self, Daemon, Readiness};
 use super::images::COREDNS;
 use super::layout::{DNS_SERVICE, DNS_SERVICE_V6, DOMAIN, node_name};
-use super::state::{Cluster, Network};
+use super::state::{Cluster, Network, ServiceProxy};
 use super::{node, pki};
 use crate::go_tools::Tool;
 use knit_dev::process;
@@ -115,7 +115,16 @@ pub fn install_plugins(cluster: &Cluster, number: u8, ranges: &[String]) -> Resu
     Ok(())
 }
 
+/// Starts kube-proxy on a node, unless Knit is in its place.
 fn start_proxy(cluster: &Cluster, number: u8) -> Result<()> {
+    match cluster.service_proxy {
+        ServiceProxy::KubeProxy => start_kube_proxy(cluster, number),
+        ServiceProxy::Knit => Ok(()),
+    }
+}
+
+/// Starts kube-proxy on a node.
+pub fn start_kube_proxy(cluster: &Cluster, number: u8) -> Result<()> {
     let (v4, v6) = cluster.addresses().pods();
     let config = cluster.node_folder(number, "kube-proxy.json");
     let settings = json!({
@@ -157,7 +166,8 @@ pub fn wait_for_dns(cluster: &Cluster) -> Result<()> {
     let name = format!("kubernetes.default.svc.{DOMAIN}");
     for number in cluster.node_numbers() {
         let init = node::init(cluster, number)?;
-        let components = [proxy_component(number), node::kubelet_component(number)];
+        let proxy = (cluster.service_proxy == ServiceProxy::KubeProxy).then(|| proxy_component(number));
+        let components: Vec<String> = proxy.into_iter().chain([node::kubelet_component(number)]).collect();
         for server in [DNS_SERVICE.to_string(), DNS_SERVICE_V6.to_string()] {
             let what = format!("CoreDNS answers {} at {server}", node_name(number));
             daemon::wait(cluster, &what, Duration::from_secs(120), &components, || {

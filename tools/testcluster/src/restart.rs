@@ -50,7 +50,7 @@ fn restart_api_server(cluster: &Cluster) -> Result<()> {
 }
 
 /// Kills a component.
-fn stop(cluster: &Cluster, component: &str) -> Result<()> {
+pub fn stop(cluster: &Cluster, component: &str) -> Result<()> {
     let pid = daemon::running(cluster, component)?.pid;
     end(&mut || {
         Ok(if daemon::find(cluster, component).is_some_and(|one| one.is_alive()) {

@@ -10,7 +10,7 @@ use anyhow::Result;
 
 use super::cgroups::{self, Membership};
 use super::layout::{Names, node_name};
-use super::state::{Cluster, ClusterLock, Network};
+use super::state::{Cluster, ClusterLock, Network, ServiceProxy};
 use super::{agents, daemon, down, images, node, reference, up};
 use crate::binaries::Binaries;
 use crate::go_tools::{self, Tool};
@@ -40,7 +40,8 @@ impl RuntimeNodes {
         let programs: BTreeMap<_, _> =
             RUNTIME.iter().map(|tool| (tool.program().to_owned(), tools.path(*tool).to_owned())).collect();
         down(name)?;
-        let (cluster, lock) = Cluster::create(&Names::new(name)?, KNIT, Network::None, programs)?;
+        let (cluster, lock) =
+            Cluster::create(&Names::new(name)?, KNIT, Network::None, ServiceProxy::KubeProxy, programs)?;
         Ok((Self { cluster, archive }, lock))
     }
 

@@ -35,8 +35,19 @@ pub enum Network {
     Knit,
 }
 
+/// What translates the addresses of Services.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum ServiceProxy {
+    /// kube-proxy in nftables mode
+    #[default]
+    KubeProxy,
+    /// Knit's agents, with `--network knit`: kube-proxy does not run
+    Knit,
+}
+
 impl Network {
-    /// Whether kube-proxy and CoreDNS run.
+    /// Whether Services and CoreDNS work.
     pub fn has_services(self) -> bool {
         matches!(self, Self::Reference | Self::KnitCni | Self::Knit)
     }
@@ -56,6 +67,9 @@ pub struct Cluster {
     pub nodes: u8,
     /// The pod network.
     pub network: Network,
+    /// What translates the addresses of Services.
+    #[serde(default)]
+    pub service_proxy: ServiceProxy,
     /// Whether `up` has finished.
     pub complete: bool,
     /// The programs that this cluster runs, by file name: a later pin does not change a running cluster.
@@ -73,6 +87,7 @@ impl Cluster {
         names: &Names,
         nodes: u8,
         network: Network,
+        service_proxy: ServiceProxy,
         tools: BTreeMap<String, PathBuf>,
     ) -> Result<(Self, ClusterLock)> {
         let _all = lock_all()?;
@@ -102,7 +117,15 @@ impl Cluster {
         )?;
         create_folder(&names.state())?;
         let locked = lock(names)?;
-        let cluster = Self { name: names.name().to_owned(), slot, nodes, network, complete: false, tools };
+        let cluster = Self {
+            name: names.name().to_owned(),
+            slot,
+            nodes,
+            network,
+            service_proxy,
+            complete: false,
+            tools,
+        };
         cluster.write()?;
         Ok((cluster, locked))
     }
@@ -131,6 +154,12 @@ impl Cluster {
     /// Records that `up` has finished.
     pub fn set_complete(&mut self) -> Result<()> {
         self.complete = true;
+        self.write()
+    }
+
+    /// Records that another program translates the addresses of Services.
+    pub fn set_service_proxy(&mut self, proxy: ServiceProxy) -> Result<()> {
+        self.service_proxy = proxy;
         self.write()
     }
 

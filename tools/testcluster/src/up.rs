@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use super::cgroups::{self, Membership};
 use super::layout::{MAX_NODES, Names, node_name};
-use super::state::{Cluster, Network};
+use super::state::{Cluster, Network, ServiceProxy};
 use super::{agents, api, control_plane, images, node, pki, primary, reference};
 use crate::go_tools::{self, Tool};
 use knit_dev::packages::{self, Purpose};
@@ -43,6 +43,8 @@ pub struct Options {
     pub nodes: u8,
     /// The pod network.
     pub network: Network,
+    /// What translates the addresses of Services.
+    pub service_proxy: ServiceProxy,
     /// How Knit is built, if it is the network.
     pub profile: Profile,
 }
@@ -59,6 +61,9 @@ pub fn up_with_image(options: &Options, image: Option<&Path>) -> Result<Cluster>
     if !(1..=MAX_NODES).contains(&options.nodes) {
         bail!("{} nodes: a cluster has 1 to {MAX_NODES}", options.nodes);
     }
+    if options.service_proxy == ServiceProxy::Knit && options.network != Network::Knit {
+        bail!("--service-proxy knit needs --network knit");
+    }
     packages::ensure(&[Purpose::Cluster])?;
     let tools = go_tools::ensure(&TOOLS)?;
     let archive = images::ensure(&tools)?;
@@ -68,7 +73,8 @@ pub fn up_with_image(options: &Options, image: Option<&Path>) -> Result<Cluster>
     let programs: BTreeMap<_, _> =
         TOOLS.iter().map(|tool| (tool.program().to_owned(), tools.path(*tool).to_owned())).collect();
 
-    let (mut cluster, _lock) = Cluster::create(&names, options.nodes, options.network, programs)?;
+    let (mut cluster, _lock) =
+        Cluster::create(&names, options.nodes, options.network, options.service_proxy, programs)?;
     let copy = built.iter().try_for_each(|built| agents::copy(&cluster, built));
     let built_image = built_image.as_ref().map(primary::Image::archive);
     let knit_image = image.map(Path::to_owned).or(built_image);

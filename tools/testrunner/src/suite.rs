@@ -13,7 +13,7 @@ use knit_testcluster::conformance::cluster_network_policy::{TestSelection, clust
 use knit_testcluster::conformance::cyclonus::{self, CaseSelection, cyclonus};
 use knit_testcluster::conformance::{self, Results, SpecSelection, State};
 use knit_testcluster::go_tools::{self, Tool};
-use knit_testcluster::{Cluster, Network, Options, Profile};
+use knit_testcluster::{Cluster, Network, Options, Profile, ServiceProxy};
 
 /// The page with the results.
 const PAGE: &str = "docs/conformance.md";
@@ -25,6 +25,11 @@ const CLUSTER: &str = "suite";
 const CONFORMANCE: &str = r"\[sig-network\].*\[Conformance\]";
 /// The specs about NetworkPolicies.
 const NETWORK_POLICY: &str = r"\[sig-network\].*\[Feature:NetworkPolicy\]";
+/// The specs about Services that need neither a cloud provider nor SSH to nodes.
+const SERVICES: &str = r"\[sig-network\] (Services|Traffic Distribution|Proxy|EndpointSlice|DNS|Conntrack)";
+/// What this kernel or this cluster lacks.
+const UNSUPPORTED_SERVICES: &str =
+    "SCTP|Disruptive|Feature:LoadBalancer|Feature:Example|DNS configMap nameserver";
 /// What this kernel lacks.
 const UNSUPPORTED: &str = "SCTP";
 
@@ -33,6 +38,8 @@ const UNSUPPORTED: &str = "SCTP";
 pub enum Suite {
     /// All sig-network conformance specs of Kubernetes on a cluster with Knit as its network (about 10 minutes)
     Conformance,
+    /// The specs about Services, DNS and conntrack, except those with SCTP or a cloud provider (about 40 minutes)
+    Services,
     /// All sig-network specs about NetworkPolicies, except those with SCTP (about 40 minutes)
     NetworkPolicy,
     /// All cases of Cyclonus about NetworkPolicies, with TCP and UDP (about 1 hour)
@@ -53,6 +60,9 @@ pub struct Request {
     /// Run an upstream suite on agents without the eBPF fast path
     #[arg(long)]
     no_fast_path: bool,
+    /// What translates the addresses of Services for an upstream suite
+    #[arg(long, value_enum, default_value_t)]
+    service_proxy: ServiceProxy,
     /// Run an upstream suite on this image of Knit [default: built from this checkout]
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
@@ -62,7 +72,9 @@ impl Request {
     /// The name of the row with the result.
     fn name(&self) -> String {
         let suite = self.suite.name();
-        if self.no_fast_path { format!("{suite}, no fast path") } else { suite.to_owned() }
+        let proxy = if self.service_proxy == ServiceProxy::Knit { ", without kube-proxy" } else { "" };
+        let path = if self.no_fast_path { ", no fast path" } else { "" };
+        format!("{suite}{proxy}{path}")
     }
 }
 
@@ -96,6 +108,7 @@ fn run(request: &Request) -> Result<String> {
     };
     match request.suite {
         Suite::Conformance => specs(CONFORMANCE, None),
+        Suite::Services => specs(SERVICES, Some(UNSUPPORTED_SERVICES)),
         Suite::NetworkPolicy => specs(NETWORK_POLICY, Some(UNSUPPORTED)),
         Suite::Cyclonus => {
             let all = CaseSelection::default();
@@ -107,8 +120,12 @@ fn run(request: &Request) -> Result<String> {
                 cluster_network_policy(cluster, &tests, &folder)
             })
         }
-        Suite::Soak | Suite::Sim if request.no_fast_path || request.image.is_some() => {
-            bail!("--no-fast-path and --image are about upstream suites")
+        Suite::Soak | Suite::Sim
+            if request.no_fast_path
+                || request.service_proxy == ServiceProxy::Knit
+                || request.image.is_some() =>
+        {
+            bail!("--no-fast-path, --service-proxy and --image are about upstream suites")
         }
         Suite::Soak => run_tool("knit-soak"),
         Suite::Sim => run_tool("knit-sim"),
@@ -119,6 +136,7 @@ impl Suite {
     fn name(self) -> &'static str {
         match self {
             Self::Conformance => "conformance",
+            Self::Services => "services",
             Self::NetworkPolicy => "network-policy",
             Self::Cyclonus => "cyclonus",
             Self::ClusterNetworkPolicy => "cluster-network-policy",
@@ -142,6 +160,7 @@ fn run_upstream(
         name: CLUSTER.to_owned(),
         nodes: 2,
         network: Network::Knit,
+        service_proxy: request.service_proxy,
         // As the other suites: what people run.
         profile: Profile::Release,
     };
@@ -218,7 +237,12 @@ mod tests {
 
     #[test]
     fn a_suite_without_the_fast_path_has_a_row_of_its_own() {
-        let request = |no_fast_path| Request { suite: Suite::Cyclonus, no_fast_path, image: None };
+        let request = |no_fast_path| Request {
+            suite: Suite::Cyclonus,
+            no_fast_path,
+            service_proxy: ServiceProxy::KubeProxy,
+            image: None,
+        };
         let page = with_row(TABLE, &request(false).name(), "| cyclonus | a |").unwrap();
         let page = with_row(&page, &request(true).name(), "| cyclonus, no fast path | b |").unwrap();
         assert!(page.contains("| cyclonus | a |\n| cyclonus, no fast path | b |\n"), "{page}");

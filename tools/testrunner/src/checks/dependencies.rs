@@ -14,13 +14,14 @@ const PAGE: &str = "ARCHITECTURE.md";
 const HEADER: &str = "| crate | owns | depends on |";
 
 /// The crates that decide, without I/O, and the simulator, which runs their decisions in one process.
-const PURE: [&str; 7] = [
+const PURE: [&str; 8] = [
     "knit-controller-engine",
     "knit-crds",
     "knit-engine",
     "knit-ipam",
     "knit-model",
     "knit-policy",
+    "knit-service",
     "knit-sim",
 ];
 /// What they must not link, also not through other crates: API client, TLS, HTTP, async runtime and system calls.

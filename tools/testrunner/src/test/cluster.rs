@@ -12,7 +12,7 @@ use knit_testcluster::conformance::cyclonus::{self, CaseSelection, cyclonus};
 use knit_testcluster::conformance::{self, Results, SpecSelection, State};
 use knit_testcluster::go_tools::{self, Tool};
 use knit_testcluster::leftovers::HostSnapshot;
-use knit_testcluster::{Cluster, Network, Options, Profile};
+use knit_testcluster::{Cluster, Network, Options, Profile, ServiceProxy};
 
 /// A name of its own, so that a cluster that someone works with stays as it is.
 const NAME: &str = "ci";
@@ -65,7 +65,13 @@ pub fn run(request: &Request) -> Result<Count> {
     knit_testcluster::down(NAME)?;
     let before = HostSnapshot::take_settled(NAME)?;
     let mut count = Count::default();
-    let options = Options { name: NAME.to_owned(), nodes: 2, network: Network::Reference, profile: PROFILE };
+    let options = Options {
+        name: NAME.to_owned(),
+        nodes: 2,
+        network: Network::Reference,
+        service_proxy: ServiceProxy::KubeProxy,
+        profile: PROFILE,
+    };
     if let Some(cluster) =
         count.check("two_nodes_with_the_reference_network_come_up", knit_testcluster::up(&options))
     {
@@ -80,7 +86,8 @@ pub fn run(request: &Request) -> Result<Count> {
     }
     count.check("the_cluster_on_knits_cni_shim_goes_down", knit_testcluster::down(NAME));
     count.check("the_machine_is_as_before_it", as_before(&before));
-    let options = Options { nodes: 2, network: Network::Knit, ..options };
+    let service_proxy = ServiceProxy::Knit;
+    let options = Options { nodes: 2, network: Network::Knit, service_proxy, ..options };
     if let Some(cluster) =
         count.check("two_nodes_with_knit_as_their_network_come_up", knit_testcluster::up(&options))
     {
