@@ -27,7 +27,6 @@ use crate::scale::manifests::{Create, Load};
 use crate::scale::{api, cluster};
 use driver::{Fleet, Usage};
 use knit_dev::packages::{self, Purpose};
-use knit_dev::places;
 use knit_report::{Report, Samples};
 use knit_soak::harness::KnitCluster;
 use load::Step;
@@ -136,11 +135,7 @@ pub fn run(options: &Options) -> Result<Report> {
 
 /// Installs the definitions of Knit's kinds, and the namespace of the pods.
 fn install(knit: &KnitCluster) -> Result<()> {
-    let folder = places::workspace().join("deploy/crds");
-    knit.kubectl(&["apply", "--server-side", "-k", &folder.display().to_string()])?;
-    let ranges = places::workspace().join("deploy/admission/clusterranges.yaml");
-    knit.kubectl(&["apply", "--server-side", "-f", &ranges.display().to_string()])?;
-    knit.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"])?;
+    cluster::install_kinds(knit)?;
     // The ServiceAccount needs its namespace.
     create(knit, "namespace", 1, load::create_namespace)?;
     create(knit, "service account", 1, |_| load::create_namespace(1))

@@ -44,6 +44,11 @@ impl TcpPath {
         let listener = server.enter(|| TcpListener::bind((address, 0)))?;
         let listener = listener.with_context(|| format!("cannot listen at {address}"))?;
         let address = listener.local_addr()?;
+        Self::through(listener, client, address)
+    }
+
+    /// A path to a listener by an address that is translated to its own, or by its own. Checks that the client reaches it.
+    pub fn through(listener: TcpListener, client: &Netns, address: SocketAddr) -> Result<Self> {
         let path = Self { client: client.clone(), listener, address };
         path.connect()?;
         Ok(path)
@@ -148,7 +153,7 @@ pub fn median(mut rates: Vec<f64>) -> f64 {
 
 /// Pins the calling thread to one of its allowed CPUs with real-time priority, so that other work on the machine is not
 /// measured.
-fn pin_to_cpu(number: usize) -> Result<()> {
+pub fn pin_to_cpu(number: usize) -> Result<()> {
     process::output(Command::new("chrt").args(["--rr", "--pid", "1", &gettid().to_string()]))?;
     let this = Pid::from_raw(0);
     let allowed = sched_getaffinity(this).context("cannot read the CPU affinity")?;

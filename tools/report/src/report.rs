@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::measure::Samples;
 
 /// The minimum number of rounds for a p99.
-const MIN_ROUNDS: usize = 200;
+pub const MIN_ROUNDS: usize = 200;
 
 /// The statistics of each row, in this order.
 const STATISTICS: [&str; 2] = ["p50", "p99"];
@@ -256,23 +256,23 @@ impl Report {
         table.set_header(["OPERATION", "P50 µs", "P99 µs", "", "AGAINST", "GOAL", "MET"]);
         for (index, median) in self.rows.iter().enumerate().filter(|(_, row)| row.statistic == "p50") {
             let p99 = self.rows.get(index + 1).filter(|row| row.statistic == "p99");
-            let goal = match (median.goal, p99.and_then(|row| row.goal)) {
-                (None, Some(Goal::Limit(limit))) => format!("p99 at most {}", number(limit)),
-                (goal, _) => goal.map(|goal| goal.to_string()).unwrap_or_default(),
-            };
+            let goals = [
+                median.goal.map(|goal| goal.to_string()),
+                p99.and_then(|row| row.goal).map(|goal| match goal {
+                    Goal::Limit(limit) => format!("p99 at most {}", number(limit)),
+                    goal => format!("p99 {goal}"),
+                }),
+            ];
+            let met = [median.met, p99.and_then(|row| row.met)].into_iter().flatten();
+            let met = met.reduce(|one, other| one && other);
             table.add_row([
                 median.name.clone(),
                 median.text(),
                 p99.map(Row::text).unwrap_or_default(),
                 median.ratio.map(|ratio| median.ratio_text(ratio)).unwrap_or_default(),
                 median.against.clone().unwrap_or_default(),
-                goal,
-                median
-                    .met
-                    .or(p99.and_then(|row| row.met))
-                    .map(|met| if met { "yes" } else { "NO" })
-                    .unwrap_or_default()
-                    .to_owned(),
+                goals.into_iter().flatten().collect::<Vec<_>>().join(", "),
+                met.map(|met| if met { "yes" } else { "NO" }).unwrap_or_default().to_owned(),
             ]);
         }
         for row in &self.single {
@@ -389,6 +389,17 @@ mod tests {
             (None, Some(true), Some(false))
         );
         assert!(report.table().contains("p99 at most 8,000"), "{}", report.table());
+    }
+
+    #[test]
+    fn a_row_with_two_goals_shows_both() {
+        let mut report = report();
+        report.limit_p99("attach", 400.0).unwrap();
+        report.compare("attach", "reference", Some(Goal::AtMost(0.1))).unwrap();
+        let table = report.table();
+        let line = table.lines().find(|line| line.contains("attach")).unwrap();
+        assert!(line.contains("at least 10x faster, p99 at most 400"), "{line}");
+        assert!(line.ends_with("NO"), "{line}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use http::Request;
 
 use super::api;
 use super::manifests::{self, Load};
+use knit_dev::places;
 use knit_dev::progress::{Step, seconds};
 use knit_soak::harness::KnitCluster;
 use knit_soak::harness::pods::{self, PodSpec};
@@ -19,6 +20,15 @@ pub const LOCAL_PODS: usize = 110;
 const NAMESPACE: &str = "local";
 /// Programs of the control plane.
 const CONTROL_PLANE: [&str; 2] = ["etcd", "kube-apiserver"];
+
+/// Installs the definitions of Knit's kinds.
+pub fn install_kinds(knit: &KnitCluster) -> Result<()> {
+    let folder = places::workspace().join("deploy/crds");
+    knit.kubectl(&["apply", "--server-side", "-k", &folder.display().to_string()])?;
+    let ranges = places::workspace().join("deploy/admission/clusterranges.yaml");
+    knit.kubectl(&["apply", "--server-side", "-f", &ranges.display().to_string()])?;
+    knit.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]).map(drop)
+}
 
 /// Starts pods on the measured node until it has as many as it can have.
 pub fn start_pods(knit: &KnitCluster) -> Result<()> {
