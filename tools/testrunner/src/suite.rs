@@ -27,9 +27,8 @@ const CONFORMANCE: &str = r"\[sig-network\].*\[Conformance\]";
 const NETWORK_POLICY: &str = r"\[sig-network\].*\[Feature:NetworkPolicy\]";
 /// The specs about Services that need neither a cloud provider nor SSH to nodes.
 const SERVICES: &str = r"\[sig-network\] (Services|Traffic Distribution|Proxy|EndpointSlice|DNS|Conntrack)";
-/// What this kernel or this cluster lacks.
-const UNSUPPORTED_SERVICES: &str =
-    "SCTP|Disruptive|Feature:LoadBalancer|Feature:Example|DNS configMap nameserver";
+/// What this kernel or this cluster lacks: SCTP, a cloud provider, SSH, an image, a DNS server to configure.
+const UNSUPPORTED_SERVICES: &str = "SCTP|Disruptive|Feature:LoadBalancer|Feature:Example|DNS configMap nameserver|invalid conntrack state bug";
 /// What this kernel lacks.
 const UNSUPPORTED: &str = "SCTP";
 
