@@ -3,20 +3,21 @@
 //! A chain contains the rules of all policies about a pod and a direction, tier by tier. Pods with the same policies share it.
 //! Where a rule of an admin passes a connection on, the rest is a chain of its own.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use ipnet::IpNet;
 use knit_model::filter::field::{DataType, Field, IpFamily};
-use knit_model::filter::rule::{Expression, FilterRule, Verdict};
-use knit_model::filter::{ElementData, ElementKey, FilterSet, KeyPart, outermost};
+use knit_model::filter::rule::{Expression, FilterRule};
+use knit_model::filter::{ElementData, FilterSet, KeyPart, outermost};
 
-use crate::index::{PodKey, PolicyIndex, PolicyPod};
+use crate::index::PolicyIndex;
+use crate::isolation::Segment;
 use crate::members::{Member, PeerSet, PeerSets, short_hash};
 use crate::policy::{
-    Action, Direction, Peer, PodSelector, Policy, PolicyId, PortMatch, PortNumber, Protocol, Rule, Tier,
+    Action, Direction, NamedPort, Peer, PodSelector, Policy, PolicyId, PortMatch, PortNumber, Protocol, Rule, Tier,
 };
 use crate::ranges;
-use crate::tables::{CLOSED, Element, ISOLATED_REMOTE, PodChains, PolicyTables, SELF, denied, element};
+use crate::tables::{Element, PORTS, PodChains, PolicyTables, RANGES, SELF, denied, element};
 
 /// The longest comment that the kernel stores.
 const MAX_COMMENT: usize = 127;
@@ -43,51 +44,6 @@ pub struct NodePolicies {
     pub elements: Vec<Element>,
 }
 
-impl PolicyIndex {
-    /// The policies of the given pods.
-    pub fn compile<'a>(&mut self, local: impl IntoIterator<Item = LocalPod<'a>>) -> NodePolicies {
-        let mut compiler = Compiler::new(self);
-        let mut keys = BTreeSet::new();
-        for pod in local {
-            let chains = compiler.chains_of(pod);
-            compiler.result.pods.push(chains);
-            keys.insert(PodKey { namespace: pod.namespace.to_owned(), name: pod.name.to_owned() });
-        }
-        compiler.segments();
-        let Compiler { result, peer_sets, .. } = compiler;
-        self.retain_peer_sets(peer_sets);
-        self.local = keys;
-        result
-    }
-
-    /// The addresses of pods that the compiled rules refer to.
-    pub fn peer_elements(&self) -> Vec<Element> {
-        let mut all = Vec::new();
-        for (name, members) in self.peer_sets.all() {
-            all.extend(members.map(|member| peer_element(name, member)));
-        }
-        if self.isolates() {
-            all.extend(self.remote_isolated());
-        }
-        all
-    }
-
-    /// The addresses of isolated pods of other nodes, with the chains of their segments. A pod that starts may have the address
-    /// of one that ended, so an address is there once.
-    fn remote_isolated(&self) -> BTreeMap<ElementKey, ElementData> {
-        let remote = self.pods.iter().filter(|(key, _)| !self.local.contains(key));
-        let isolated = remote.filter_map(|(key, pod)| Some((pod, self.segment_of(key, pod)?.chain())));
-        let elements = isolated.flat_map(|(pod, chain)| {
-            pod.addresses.iter().map(move |address| {
-                let set = IpFamily::of(*address).suffixed(ISOLATED_REMOTE);
-                let data = ElementData::Verdict(Verdict::Jump(chain.clone()));
-                (element(set, vec![(*address).into()]), data)
-            })
-        });
-        elements.collect()
-    }
-}
-
 /// The element of a pod in a set of peers.
 pub(crate) fn peer_element(set: &str, (address, port): &Member) -> Element {
     let port = port.map(KeyPart::from);
@@ -98,7 +54,9 @@ pub(crate) fn peer_element(set: &str, (address, port): &Member) -> Element {
 /// Collects the chains and sets of policies.
 pub(crate) struct Compiler<'a> {
     pub(crate) index: &'a PolicyIndex,
-    pub(crate) result: NodePolicies,
+    pub(crate) tables: PolicyTables,
+    /// Ranges and ports in rules.
+    pub(crate) elements: Vec<Element>,
     pub(crate) peer_sets: PeerSets,
     /// The additional networks that the current policy is about.
     networks: Option<BTreeSet<String>>,
@@ -117,63 +75,36 @@ enum Ports {
 
 impl<'a> Compiler<'a> {
     pub(crate) fn new(index: &'a PolicyIndex) -> Self {
-        let (result, peer_sets) = (NodePolicies::default(), PeerSets::default());
-        Self { index, result, peer_sets, networks: None }
+        let (tables, peer_sets) = (PolicyTables::default(), PeerSets::default());
+        Self { index, tables, elements: Vec::new(), peer_sets, networks: None }
     }
 
-    fn chains_of(&mut self, local: LocalPod<'_>) -> PodChains {
-        let index = self.index;
-        let LocalPod { namespace, name, uid } = local;
-        let key = PodKey { namespace: namespace.to_owned(), name: name.to_owned() };
-        let known = index.pod(&key).filter(|pod| pod.uid == uid);
-        let [ingress, egress] = Direction::ALL.map(|direction| {
-            let mut restricting = index.restricting(namespace, direction);
-            let is_known = index.knows_namespace(namespace);
-            match known.filter(|_| is_known || restricting.all(|policy| policy.tier == Tier::Namespace)) {
-                Some(pod) => self.chain_of(&key, pod, direction),
-                None => {
-                    // It may belong to an app.
-                    let may_be_isolated = direction == Direction::Ingress && index.isolates();
-                    let is_restricted = index.restricting(namespace, direction).next().is_some();
-                    (is_restricted || may_be_isolated).then(|| CLOSED.to_owned())
-                }
-            }
-        });
-        let segment = known.and_then(|pod| index.segment_of(&key, pod)).map(|segment| segment.chain());
-        PodChains { ingress, egress, segment, confined: index.isolates() }
-    }
-
-    /// The chain of a pod's policies about a direction.
-    fn chain_of(&mut self, key: &PodKey, pod: &PolicyPod, direction: Direction) -> Option<String> {
-        let policies = self.index.about(key, pod, direction);
-        let first_after_admins = policies.iter().position(|policy| policy.tier >= Tier::Namespace);
-        let (admin, rest) = policies.split_at(first_after_admins.unwrap_or(policies.len()));
-        // A Baseline policy is about pods without NetworkPolicies.
-        let is_namespace = |policy: &&&Policy| policy.tier == Tier::Namespace;
-        let has_namespace = rest.iter().any(|policy| policy.tier == Tier::Namespace);
-        let rest: Vec<&Policy> =
-            rest.iter().filter(|one| !has_namespace || is_namespace(one)).copied().collect();
-        let rest = (!rest.is_empty()).then(|| self.chain(&key.namespace, &rest, None, pod, direction));
-        match admin {
-            [] => rest,
-            admin => Some(self.chain(&key.namespace, admin, rest, pod, direction)),
-        }
-    }
-
-    /// A chain with the rules of policies. Connections that none of them decides continue with the next chain, or are allowed,
-    /// or, after NetworkPolicies, denied.
+    /// A chain with the rules of policies.
     pub(crate) fn chain(
         &mut self,
         namespace: &str,
         policies: &[&Policy],
         next: Option<String>,
-        pod: &PolicyPod,
+        ports: &[NamedPort],
         direction: Direction,
     ) -> String {
-        let name = chain_name(namespace, policies, next.as_ref(), pod, direction);
-        if self.result.tables.chains.contains_key(&name) {
-            return name;
+        let name = chain_name(namespace, policies, next.as_ref(), ports, direction);
+        if !self.tables.chains.contains_key(&name) {
+            let rules = self.rules(policies, next, ports, direction);
+            self.tables.chains.insert(name.clone(), rules);
         }
+        name
+    }
+
+    /// The rules of policies about pods with these ports. Connections that none of them decides continue with the next chain, or are allowed,
+    /// or, after NetworkPolicies, denied.
+    pub(crate) fn rules(
+        &mut self,
+        policies: &[&Policy],
+        next: Option<String>,
+        own_ports: &[NamedPort],
+        direction: Direction,
+    ) -> Vec<FilterRule> {
         let is_closed = policies.iter().any(|policy| policy.tier == Tier::Namespace);
         let own = IpFamily::ALL.map(|family| {
             let both = [Field::CtOriginalSource(family), Field::CtReplySource(family)];
@@ -188,7 +119,7 @@ impl<'a> Compiler<'a> {
             self.networks.clone_from(&policy.networks);
             for (at, rule) in policy.rules(direction).unwrap_or_default().iter().enumerate() {
                 let comment = comment(&policy.id, direction, at);
-                for matches in self.matches(rule, pod, direction) {
+                for matches in self.matches(rule, own_ports, direction) {
                     let decided = match (rule.action, &next) {
                         (Action::Deny, _) => matches.then(Expression::Count).drop(),
                         (Action::Pass, Some(next)) => matches.goto(next),
@@ -204,27 +135,22 @@ impl<'a> Compiler<'a> {
             rules.push(denied());
         }
         rules.extend(next.map(|next| FilterRule::new().goto(&next)));
-        self.result.tables.chains.insert(name.clone(), rules);
-        name
+        rules
     }
 
-    /// The chains of all segments.
-    fn segments(&mut self) {
-        let index = self.index;
-        for segment in index.segments() {
-            let members = self.selected(&segment.members(), Direction::Ingress, None);
-            let service = FilterRule::new().with_dnat().return_().comment("through a Service");
-            let members = members.into_iter().map(FilterRule::return_);
-            let denied = FilterRule::new().then(Expression::Count).drop().comment(shortened(segment.title()));
-            let rules = std::iter::once(service).chain(members).chain([denied]).collect();
-            self.result.tables.chains.insert(segment.chain(), rules);
-        }
+    /// The rules of a segment.
+    pub(crate) fn segment(&mut self, segment: &Segment) -> Vec<FilterRule> {
+        let members = self.selected(&segment.members(), Direction::Ingress, None);
+        let service = FilterRule::new().with_dnat().return_().comment("through a Service");
+        let members = members.into_iter().map(FilterRule::return_);
+        let denied = FilterRule::new().then(Expression::Count).drop().comment(shortened(segment.title()));
+        std::iter::once(service).chain(members).chain([denied]).collect()
     }
 
     /// The matches of a rule.
-    fn matches(&mut self, rule: &Rule, pod: &PolicyPod, direction: Direction) -> Vec<FilterRule> {
+    fn matches(&mut self, rule: &Rule, own_ports: &[NamedPort], direction: Direction) -> Vec<FilterRule> {
         let mut all = Vec::new();
-        for ports in self.ports(rule, pod, direction) {
+        for ports in self.ports(rule, own_ports, direction) {
             match &rule.peers {
                 None => all.extend(self.anyone(&ports)),
                 Some(peers) => all.extend(self.peers(peers, &ports, direction).into_iter().flatten()),
@@ -234,7 +160,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// The ports of a rule. All ports that are known by number are one match.
-    fn ports(&mut self, rule: &Rule, pod: &PolicyPod, direction: Direction) -> Vec<Ports> {
+    fn ports(&mut self, rule: &Rule, own_ports: &[NamedPort], direction: Direction) -> Vec<Ports> {
         let Some(ports) = &rule.ports else { return vec![Ports::Any] };
         let mut ranges: Vec<(Protocol, u16, u16)> = Vec::new();
         let mut all = Vec::new();
@@ -245,7 +171,7 @@ impl<'a> Compiler<'a> {
                 // The destination is the pod itself.
                 Some(PortNumber::Named(name)) if direction == Direction::Ingress => {
                     let declared =
-                        pod.ports.iter().filter(|one| one.protocol == *protocol && one.name == *name);
+                        own_ports.iter().filter(|one| one.protocol == *protocol && one.name == *name);
                     ranges.extend(declared.map(|one| (*protocol, one.port, one.port)));
                 }
                 Some(PortNumber::Named(name)) => all.push(Ports::Named(*protocol, name.clone())),
@@ -267,12 +193,12 @@ impl<'a> Compiler<'a> {
             })
             .collect();
         let set = FilterSet { intervals: true, ..FilterSet::keys(&[DataType::Protocol, DataType::Port]) };
-        self.constant_set("policy_ports_", "", set, keys)
+        self.constant_set(PORTS, "", set, keys)
     }
 
     fn address_set(&mut self, family: IpFamily, ranges: &[IpNet]) -> String {
         let keys = ranges.iter().map(|range| vec![KeyPart::range(*range)]).collect();
-        self.constant_set("policy_ranges_", &family.suffixed(""), FilterSet::ranges(family), keys)
+        self.constant_set(RANGES, &family.suffixed(""), FilterSet::ranges(family), keys)
     }
 
     /// A set whose elements are known. Its name follows from them.
@@ -285,9 +211,9 @@ impl<'a> Compiler<'a> {
     ) -> String {
         let content = serde_json::to_vec(&keys).unwrap_or_default();
         let name = format!("{prefix}{}{suffix}", short_hash(&content));
-        if self.result.tables.sets.insert(name.clone(), set).is_none() {
+        if self.tables.sets.insert(name.clone(), set).is_none() {
             let elements = keys.into_iter().map(|key| (element(name.clone(), key), ElementData::Key));
-            self.result.elements.extend(elements);
+            self.elements.extend(elements);
         }
         name
     }
@@ -353,6 +279,9 @@ impl<'a> Compiler<'a> {
     ) -> Vec<FilterRule> {
         let (selector, networks) = (selector.clone(), self.networks.clone());
         let set = PeerSet { selector, networks, named_port: named_port.clone() };
+        for family in IpFamily::ALL {
+            self.tables.sets.insert(family.suffixed(&set.name()), set.declaration(family));
+        }
         let name = self.peer_sets.declare(set);
         let rule = |family: IpFamily| {
             let set = family.suffixed(&name);
@@ -366,13 +295,7 @@ impl<'a> Compiler<'a> {
                 None => rule.in_set(&[field], &set),
             }
         };
-        let rules = IpFamily::ALL.map(rule).to_vec();
-        for family in IpFamily::ALL {
-            let port = named_port.as_ref().map(|_| DataType::Port);
-            let key: Vec<DataType> = [family.data_type()].into_iter().chain(port).collect();
-            self.result.tables.sets.insert(family.suffixed(&name), FilterSet::keys(&key));
-        }
-        rules
+        IpFamily::ALL.map(rule).to_vec()
     }
 }
 
@@ -415,11 +338,11 @@ fn merged(mut ranges: Vec<(Protocol, u16, u16)>) -> Vec<(Protocol, u16, u16)> {
 }
 
 /// The name of the chain of these policies. Named ports of ingress rules are numbers in it, so it depends on the pod's ports.
-fn chain_name(
+pub(crate) fn chain_name(
     namespace: &str,
     policies: &[&Policy],
     next: Option<&String>,
-    pod: &PolicyPod,
+    ports: &[NamedPort],
     direction: Direction,
 ) -> String {
     let ids: Vec<&PolicyId> = policies.iter().map(|policy| &policy.id).collect();
@@ -429,7 +352,7 @@ fn chain_name(
         _ => None,
     });
     let names: Vec<&String> = names.collect();
-    let ports: Vec<_> = pod.ports.iter().filter(|port| names.contains(&&port.name)).collect();
+    let ports: Vec<_> = ports.iter().filter(|port| names.contains(&&port.name)).collect();
     let content = serde_json::to_vec(&(ids, next, ports)).unwrap_or_default();
     format!("policy_{}_{namespace}_{}", direction.name(), short_hash(&content))
 }

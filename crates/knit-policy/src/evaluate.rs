@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 
-use crate::index::{PodKey, PolicyIndex, PolicyPod};
+use crate::index::PolicyIndex;
+use crate::pods::PodView;
 use crate::isolation::Segment;
 use crate::policy::{Action, Direction, Peer, Policy, PolicyId, PortMatch, PortNumber, Rule, Tier};
 
@@ -98,10 +99,10 @@ impl PolicyIndex {
 
     /// The segment that isolates the destination from the source, which is a pod.
     fn isolating(&self, flow: &Flow) -> Option<Segment> {
-        let (key, pod) = self.pods_at(flow.destination, None).next()?;
-        let segment = self.segment_of(key, pod).filter(|_| !flow.through_service)?;
-        let (from, source) = self.pods_at(flow.source, None).next()?;
-        (!self.is_selected(&segment.members(), from, source)).then_some(segment)
+        let pod = self.pod_at(flow.destination, None)?;
+        let segment = self.segment_of(pod).filter(|_| !flow.through_service)?;
+        let source = self.pod_at(flow.source, None)?;
+        (!self.selects_pod(&segment.members(), source)).then_some(segment)
     }
 
     /// The verdict about one end on these additional networks, or on the cluster network.
@@ -111,10 +112,10 @@ impl PolicyIndex {
             Direction::Egress => flow.source,
         };
         let on = networks.map(|networks| networks.iter().cloned().collect());
-        let Some((key, pod)) = self.pods_at(end, on.as_ref()).next() else { return Verdict::Unrestricted };
+        let Some(pod) = self.pod_at(end, on.as_ref()) else { return Verdict::Unrestricted };
         let policies = match networks {
-            None => self.about(key, pod, direction),
-            Some(networks) => self.about_on(key, pod, networks, direction),
+            None => self.about(&pod.group().key, direction),
+            Some(networks) => self.about_on(pod, networks, direction),
         };
         if policies.is_empty() {
             return Verdict::Unrestricted;
@@ -154,7 +155,7 @@ impl PolicyIndex {
         };
         let is_peer = |one: &Peer| match one {
             Peer::Pods(selector) => {
-                self.pods_at(peer, on).any(|(key, pod)| self.is_selected(selector, key, pod))
+                self.pods_at(peer, on).iter().any(|pod| self.selects_pod(selector, *pod))
             }
             Peer::Range { range, except } => {
                 range.contains(&peer) && !except.iter().any(|hole| hole.contains(&peer))
@@ -166,7 +167,8 @@ impl PolicyIndex {
 
     fn is_port(&self, on: Option<&BTreeSet<String>>, port: &PortMatch, flow: &Flow) -> bool {
         let is_declared = |name: &String| {
-            let mut ports = self.pods_at(flow.destination, on).flat_map(|(_, pod)| &pod.ports);
+            let pods = self.pods_at(flow.destination, on);
+            let mut ports = pods.iter().flat_map(|pod| pod.ports());
             ports.any(|one| one.name == *name && one.protocol == port.protocol && one.port == flow.port)
         };
         flow.protocol == port.protocol.number()
@@ -177,19 +179,20 @@ impl PolicyIndex {
             }
     }
 
-    pub(crate) fn pod_at(&self, address: IpAddr) -> Option<(&PodKey, &PolicyPod)> {
-        self.pods_at(address, None).next()
+    /// The first pod with an address on these additional networks, or on the cluster network.
+    pub(crate) fn pod_at(&self, address: IpAddr, networks: Option<&BTreeSet<String>>) -> Option<PodView<'_>> {
+        let all = self.pods_at(address, networks).into_iter();
+        all.min_by_key(|pod| (pod.namespace(), pod.name()))
     }
 
     /// The pods with an address on these additional networks, or on the cluster network.
-    fn pods_at(
-        &self,
-        address: IpAddr,
-        networks: Option<&BTreeSet<String>>,
-    ) -> impl Iterator<Item = (&PodKey, &PolicyPod)> {
-        self.pods.iter().filter(move |(_, pod)| match networks {
-            None => pod.addresses.contains(&address),
-            Some(networks) => pod.addresses_on(networks).contains(&address),
-        })
+    fn pods_at(&self, address: IpAddr, networks: Option<&BTreeSet<String>>) -> Vec<PodView<'_>> {
+        match networks {
+            None => self.pods.at(address).collect(),
+            Some(networks) => {
+                let all = self.pods.with_networks();
+                all.filter(|pod| pod.addresses_on(networks).contains(&address)).collect()
+            }
+        }
     }
 }

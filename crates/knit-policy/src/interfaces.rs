@@ -13,7 +13,7 @@ use knit_model::filter::rule::{FilterRule, Verdict};
 use knit_model::filter::{BaseChain, ChainType, ElementData, FilterChain, FilterSet, FilterTable, Hook};
 use serde::{Deserialize, Serialize};
 
-use crate::compile::{Compiler, LocalPod, NodePolicies, peer_element};
+use crate::compile::{Compiler, LocalPod, peer_element};
 use crate::index::{PodKey, PolicyIndex};
 use crate::policy::Direction;
 use crate::tables::{CLOSED, Element, PolicyTables, SELF, denied, element, on_link, unknown_connections};
@@ -59,13 +59,12 @@ impl PolicyIndex {
             .map(|(name, networks)| (name.clone(), compiler.interface_chains(local, networks)))
             .filter(|(_, chains)| !chains.is_empty())
             .collect();
-        let Compiler { result, peer_sets, .. } = compiler;
+        let Compiler { tables, mut elements, peer_sets, .. } = compiler;
         if chains.is_empty() {
             return None;
         }
         let names: Vec<String> = peer_sets.names().map(str::to_owned).collect();
         self.network_peer_sets.add_missing(peer_sets, &self.pods, &self.namespaces);
-        let NodePolicies { tables, mut elements, .. } = result;
         for name in &names {
             let members = self.network_peer_sets.members_of(name);
             elements.extend(members.map(|member| peer_element(name, member)));
@@ -84,15 +83,15 @@ impl Compiler<'_> {
     fn interface_chains(&mut self, local: LocalPod<'_>, networks: &[String]) -> BTreeMap<Direction, String> {
         let index = self.index;
         let key = PodKey { namespace: local.namespace.to_owned(), name: local.name.to_owned() };
-        let known = index.pod(&key).filter(|pod| pod.uid == local.uid);
+        let known = index.pod(&key).filter(|pod| pod.has_uid(local.uid));
         let chain = |direction| match known {
             None => {
                 let mut all = index.restricting_on(local.namespace, networks, direction);
                 all.next().map(|_| CLOSED.to_owned())
             }
             Some(pod) => {
-                let all = index.about_on(&key, pod, networks, direction);
-                (!all.is_empty()).then(|| self.chain(local.namespace, &all, None, pod, direction))
+                let all = index.about_on(pod, networks, direction);
+                (!all.is_empty()).then(|| self.chain(local.namespace, &all, None, pod.ports(), direction))
             }
         };
         let chains = Direction::ALL.map(chain);

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::index::{PodKey, PolicyIndex, PolicyPod};
+use crate::index::PolicyIndex;
 use crate::labels::{LabelSelector, Labels};
 use crate::members::short_hash;
+use crate::pods::{GroupKey, PodView};
 use crate::policy::{Direction, PodSelector, Tier};
 
 /// The annotation of a Namespace that isolates it, with the value `true`.
@@ -38,8 +39,8 @@ pub fn is_isolated(labels: &Labels, annotations: &Labels) -> bool {
 }
 
 /// The app that a pod belongs to.
-pub(crate) fn app(pod: &PolicyPod) -> Option<&str> {
-    pod.labels.get(APP_LABEL).map(String::as_str).filter(|name| !name.is_empty())
+pub(crate) fn app(labels: &Labels) -> Option<&str> {
+    labels.get(APP_LABEL).map(String::as_str).filter(|name| !name.is_empty())
 }
 
 impl Segment {
@@ -77,23 +78,24 @@ impl Segment {
 }
 
 impl PolicyIndex {
-    /// Whether any pod or namespace is isolated.
-    pub(crate) fn isolates(&self) -> bool {
-        self.app_pods > 0 || self.has_isolated_namespaces()
+    /// The segment that a pod belongs to.
+    pub(crate) fn segment_of(&self, pod: PodView<'_>) -> Option<Segment> {
+        pod.group().segment.clone()
     }
 
-    /// The segment that a pod belongs to. NetworkPolicies about connections to a pod of an app replace the isolation of the app.
-    pub(crate) fn segment_of(&self, key: &PodKey, pod: &PolicyPod) -> Option<Segment> {
+    /// The segment that the pods of a group belong to. NetworkPolicies about connections to a pod of an app replace the
+    /// isolation of the app.
+    pub(crate) fn segment_of_group(&self, group: &GroupKey) -> Option<Segment> {
         let has_policy = || {
-            let all = self.about(key, pod, Direction::Ingress);
+            let all = self.about(group, Direction::Ingress);
             all.iter().any(|policy| policy.tier == Tier::Namespace)
         };
-        if let Some(name) = app(pod)
+        if let Some(name) = app(&group.labels)
             && !has_policy()
         {
-            return Some(Segment::App { namespace: key.namespace.clone(), name: name.to_owned() });
+            return Some(Segment::App { namespace: group.namespace.clone(), name: name.to_owned() });
         }
-        let namespace = self.namespaces.get(&key.namespace)?;
-        namespace.isolated.then(|| Segment::Namespace(key.namespace.clone()))
+        let namespace = self.namespaces.get(&group.namespace)?;
+        namespace.isolated.then(|| Segment::Namespace(group.namespace.clone()))
     }
 }

@@ -16,9 +16,12 @@ mod labels;
 mod members;
 pub mod multi_network_policy;
 pub mod network_policy;
+mod node;
+mod pods;
 mod policy;
 mod ranges;
 mod report;
+mod selectors;
 mod tables;
 
 pub use compile::{LocalPod, NodePolicies};
@@ -28,6 +31,8 @@ pub use index::{PodKey, PodNetworks, PodUpdate, PolicyIndex, PolicyNamespace, Po
 pub use interfaces::{InterfacePolicies, PodInterface};
 pub use isolation::{APP_LABEL, ISOLATED_ANNOTATION, ISOLATED_LABEL, Segment, is_isolated};
 pub use labels::{LabelSelector, Labels, Operator, Requirement};
+pub use node::PolicyChanges;
+pub use pods::PodView;
 pub use policy::{
     Action, Direction, NamedPort, Namespaces, Peer, PodSelector, Policy, PolicyId, PolicyKind, PortMatch,
     PortNumber, Protocol, Rule, Tier,
@@ -35,4 +40,5 @@ pub use policy::{
 pub use report::{DropReason, DropRule, Outcome, TraceStep};
 pub use tables::{
     CLOSED, Element, PodChains, PolicyTables, dispatch, is_peer_set, is_pod_element, is_policy_name,
+    is_rule_name,
 };

@@ -1,4 +1,4 @@
-//! The addresses of the pods that peers of rules select, kept up to date pod by pod.
+//! The addresses of the pods that peers of rules select. Those on additional networks are kept, pod by pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::index::{PodKey, PolicyNamespace, PolicyPod, is_selected};
+use crate::index::{PolicyNamespace, is_selected};
+use crate::pods::{PodView, Pods};
 use crate::policy::{PodSelector, Protocol};
 
 /// The prefix of the sets of pods that rules refer to.
@@ -46,17 +47,18 @@ impl PeerSet {
         format!("{PEERS}{}", short_hash(&content))
     }
 
-    fn members(&self, pod: &PolicyPod) -> Vec<Member> {
-        let addresses = match &self.networks {
-            None => pod.addresses.clone(),
+    /// What a pod adds to it, if it is selected.
+    pub(crate) fn members(&self, pod: PodView<'_>) -> Vec<Member> {
+        let addresses: BTreeSet<IpAddr> = match &self.networks {
+            None => pod.addresses().collect(),
             Some(networks) => pod.addresses_on(networks),
         };
         let with = |port: Option<u16>| addresses.iter().map(move |address| (*address, port));
         match &self.named_port {
             None => with(None).collect(),
             Some((protocol, name)) => {
-                let ports = pod.ports.iter().filter(|port| port.protocol == *protocol && port.name == *name);
-                ports.flat_map(|port| with(Some(port.port))).collect()
+                let ports = pod.ports().iter().filter(|port| port.protocol == *protocol && port.name == *name);
+                ports.flat_map(|port| with(Some(port.port))).collect::<BTreeSet<_>>().into_iter().collect()
             }
         }
     }
@@ -80,7 +82,7 @@ impl PeerSets {
     pub(crate) fn add_missing(
         &mut self,
         declared: Self,
-        pods: &BTreeMap<PodKey, PolicyPod>,
+        pods: &Pods,
         namespaces: &BTreeMap<String, PolicyNamespace>,
     ) {
         for (name, mut one) in declared.0 {
@@ -91,14 +93,14 @@ impl PeerSets {
         }
     }
 
+    /// The declarations of all sets by name.
+    pub(crate) fn declared(&self) -> impl Iterator<Item = (&String, &PeerSet)> {
+        self.0.iter().map(|(name, one)| (name, &one.set))
+    }
+
     /// The names of all sets.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
-    }
-
-    /// All sets with their members.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, impl Iterator<Item = &Member>)> {
-        self.0.iter().map(|(name, one)| (name.as_str(), one.members.keys()))
     }
 
     /// The members of a set.
@@ -106,27 +108,10 @@ impl PeerSets {
         self.0.get(name).into_iter().flat_map(|one| one.members.keys())
     }
 
-    /// The declared sets, with the members of those that are known already.
-    pub(crate) fn replaced_by(
-        mut self,
-        declared: Self,
-        pods: &BTreeMap<PodKey, PolicyPod>,
-        namespaces: &BTreeMap<String, PolicyNamespace>,
-    ) -> Self {
-        let mut all = declared;
-        for (name, one) in &mut all.0 {
-            match self.0.remove(name) {
-                Some(known) => *one = known,
-                None => one.fill(pods, namespaces),
-            }
-        }
-        all
-    }
-
     /// Computes the members of some sets again.
     pub(crate) fn rebuild(
         &mut self,
-        pods: &BTreeMap<PodKey, PolicyPod>,
+        pods: &Pods,
         namespaces: &BTreeMap<String, PolicyNamespace>,
         is_affected: impl Fn(&PodSelector) -> bool,
     ) {
@@ -137,9 +122,9 @@ impl PeerSets {
     }
 
     /// Adds a pod. Returns whether a set selects it.
-    pub(crate) fn add(&mut self, key: &PodKey, pod: &PolicyPod, namespace: Option<&PolicyNamespace>) -> bool {
+    pub(crate) fn add(&mut self, pod: PodView<'_>, namespace: Option<&PolicyNamespace>) -> bool {
         let mut is_member = false;
-        for one in self.selecting(key, pod, namespace) {
+        for one in self.selecting(pod, namespace) {
             one.add(pod);
             is_member = true;
         }
@@ -147,14 +132,9 @@ impl PeerSets {
     }
 
     /// Removes a pod. Returns whether a set selected it.
-    pub(crate) fn remove(
-        &mut self,
-        key: &PodKey,
-        pod: &PolicyPod,
-        namespace: Option<&PolicyNamespace>,
-    ) -> bool {
+    pub(crate) fn remove(&mut self, pod: PodView<'_>, namespace: Option<&PolicyNamespace>) -> bool {
         let mut was_member = false;
-        for one in self.selecting(key, pod, namespace) {
+        for one in self.selecting(pod, namespace) {
             for member in one.set.members(pod) {
                 match one.members.get_mut(&member) {
                     Some(pods) if *pods > 1 => *pods -= 1,
@@ -168,25 +148,28 @@ impl PeerSets {
 
     fn selecting<'a>(
         &'a mut self,
-        key: &'a PodKey,
-        pod: &'a PolicyPod,
+        pod: PodView<'a>,
         namespace: Option<&'a PolicyNamespace>,
     ) -> impl Iterator<Item = &'a mut PeerSetMembers> {
-        self.0.values_mut().filter(move |one| is_selected(&one.set.selector, key, pod, namespace))
+        self.0.values_mut().filter(move |one| {
+            is_selected(&one.set.selector, pod.namespace(), pod.labels(), namespace)
+        })
     }
 }
 
 impl PeerSetMembers {
-    fn fill(&mut self, pods: &BTreeMap<PodKey, PolicyPod>, namespaces: &BTreeMap<String, PolicyNamespace>) {
+    fn fill(&mut self, pods: &Pods, namespaces: &BTreeMap<String, PolicyNamespace>) {
         self.members.clear();
-        for (key, pod) in pods {
-            if is_selected(&self.set.selector, key, pod, namespaces.get(&key.namespace)) {
+        // Other pods have no addresses there.
+        for pod in pods.with_networks() {
+            let namespace = namespaces.get(pod.namespace());
+            if is_selected(&self.set.selector, pod.namespace(), pod.labels(), namespace) {
                 self.add(pod);
             }
         }
     }
 
-    fn add(&mut self, pod: &PolicyPod) {
+    fn add(&mut self, pod: PodView<'_>) {
         for member in self.set.members(pod) {
             *self.members.entry(member).or_default() += 1;
         }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::compile::{comment, shortened};
 use crate::evaluate::Flow;
 use crate::index::{PodKey, PolicyIndex};
-use crate::isolation::{Segment, app};
+use crate::isolation::Segment;
 use crate::policy::{Action, Direction, Policy, PolicyId, Tier};
 use crate::tables::{PodChains, PolicyTables, denied};
 
@@ -76,32 +76,22 @@ pub enum DropReason {
 impl PolicyIndex {
     /// The policies about a pod and a direction, in the order of their evaluation; none if the pod is not known.
     pub fn policies_about(&self, key: &PodKey, direction: Direction) -> Vec<&Policy> {
-        match self.pods.get_key_value(key) {
-            Some((key, pod)) => self.about(key, pod, direction),
-            None => Vec::new(),
-        }
+        self.pod(key).map_or_else(Vec::new, |pod| self.about(&pod.group().key, direction))
     }
 
     /// The segment that isolates a pod.
     pub fn segment(&self, key: &PodKey) -> Option<Segment> {
-        self.segment_of(key, self.pod(key)?)
+        self.segment_of(self.pod(key)?)
     }
 
     /// All segments of the cluster.
     pub fn segments(&self) -> BTreeSet<Segment> {
-        if !self.isolates() {
-            return BTreeSet::new();
-        }
-        let isolated = self.namespaces.iter().filter(|(_, namespace)| namespace.isolated);
-        let namespaces = isolated.map(|(name, _)| Segment::Namespace(name.clone()));
-        let apps = self.pods.iter().filter(|(_, pod)| app(pod).is_some());
-        let apps = apps.filter_map(|(key, pod)| self.segment_of(key, pod));
-        namespaces.chain(apps).collect()
+        self.node.segments().cloned().collect()
     }
 
     /// The pod with an address.
-    pub fn pod_with_address(&self, address: IpAddr) -> Option<&PodKey> {
-        self.pod_at(address).map(|(key, _)| key)
+    pub fn pod_with_address(&self, address: IpAddr) -> Option<PodKey> {
+        self.pod_at(address, None).map(|pod| pod.key())
     }
 
     /// How the policies about one end of a connection decide, in the order of their evaluation.
@@ -110,8 +100,8 @@ impl PolicyIndex {
             Direction::Ingress => flow.destination,
             Direction::Egress => flow.source,
         };
-        let Some((key, pod)) = self.pod_at(end) else { return Vec::new() };
-        let policies = self.about(key, pod, direction);
+        let Some(pod) = self.pod_at(end, None) else { return Vec::new() };
+        let policies = self.about(&pod.group().key, direction);
         let has_namespace = policies.iter().any(|policy| policy.tier == Tier::Namespace);
         // Policies up to this tier are not evaluated.
         let (mut is_decided, mut passed) = (flow.source == flow.destination, false);
@@ -193,7 +183,7 @@ impl PolicyTables {
 }
 
 /// The counted drops of a chain with rules of these policies.
-fn drops_of(
+pub(crate) fn drops_of(
     tables: &PolicyTables,
     chain: &str,
     namespace: &str,

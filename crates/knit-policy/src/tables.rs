@@ -38,6 +38,10 @@ const LOCAL: &str = "policy_local";
 const ISOLATED: &str = "policy_isolated";
 /// The same for pods of other nodes.
 pub(crate) const ISOLATED_REMOTE: &str = "policy_remote_isolated";
+/// The prefix of sets of ports.
+pub(crate) const PORTS: &str = "policy_ports_";
+/// The prefix of sets of ranges.
+pub(crate) const RANGES: &str = "policy_ranges_";
 const BASE: &str = "policy";
 /// The usual priority of filter chains: after DNAT.
 const PRIORITY: i32 = 0;
@@ -168,6 +172,12 @@ pub fn is_pod_element(key: &ElementKey) -> bool {
 /// Whether a chain or set of the table `inet knit` belongs to policies.
 pub fn is_policy_name(name: &str) -> bool {
     name.starts_with(BASE)
+}
+
+/// Whether a chain or set of the table `inet knit` follows from policies: it is not one of those that [`dispatch`] always adds.
+pub fn is_rule_name(name: &str) -> bool {
+    let prefixes = ["policy_ingress_", "policy_egress_", "policy_segment_", PEERS, PORTS, RANGES];
+    prefixes.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Whether a set contains pods of other nodes: no single pod of this node owns its elements.

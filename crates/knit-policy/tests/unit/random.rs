@@ -1,11 +1,14 @@
 //! Random clusters and policies: the compiled rules, the decision, and a naive reading of the objects agree on every
 //! connection, also after changes.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use knit_model::filter::rule::FilterRule;
+use knit_model::filter::{ElementData, ElementKey, FilterSet};
 use knit_policy::{
-    APP_LABEL, DropLogTarget, Flow, LabelSelector, Labels, LocalPod, PolicyIndex, PolicyKind,
-    PolicyNamespace, Verdict,
+    APP_LABEL, DropLogTarget, Flow, LabelSelector, Labels, LocalPod, PodChains, PodKey, PolicyChanges,
+    PolicyId, PolicyIndex, PolicyKind, PolicyNamespace, PolicyPod, Verdict, is_peer_set,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -23,12 +26,14 @@ struct Cluster {
     isolated: Vec<&'static str>,
     policies: Vec<(String, Value)>,
     cluster_policies: Vec<Value>,
+    replica: Replica,
 }
 
 impl Cluster {
     /// Compares the rules of a node that has every other pod, and of one that has all, with the naive reading.
     fn compare(&mut self) {
-        let Self { index, pods, isolated, policies, cluster_policies } = self;
+        self.replica.compare(&mut self.index);
+        let Self { index, pods, isolated, policies, cluster_policies, .. } = self;
         let naive = Naive { pods, isolated, policies, cluster_policies };
         for every in [1, 2] {
             let local: Vec<&TestPod> = pods.iter().step_by(every).collect();
@@ -45,6 +50,84 @@ impl Cluster {
                     assert_traced(index, &flow, &decision);
                 }
             }
+        }
+    }
+}
+
+/// What a node has in its kernel that applies changes, and nothing else.
+#[derive(Default)]
+struct Replica {
+    chains: BTreeMap<String, Vec<FilterRule>>,
+    sets: BTreeMap<String, FilterSet>,
+    elements: BTreeMap<ElementKey, ElementData>,
+    pods: BTreeMap<PodKey, Vec<PodChains>>,
+    is_complete: bool,
+}
+
+impl Replica {
+    /// Applies what changed, and compares the result with what a new index compiles.
+    fn compare(&mut self, index: &mut PolicyIndex) {
+        let changes = index.take_changes();
+        if changes.everything || !self.is_complete {
+            *self = Self::complete(index);
+        } else {
+            self.apply(index, &changes);
+        }
+        let again = |index: &PolicyIndex| -> PolicyIndex {
+            serde_json::from_value(serde_json::to_value(index).unwrap()).unwrap()
+        };
+        let fresh = again(index);
+        assert_eq!(fresh, *index);
+        let fresh = Self::complete(&fresh);
+        assert_eq!(self.chains, fresh.chains);
+        assert_eq!(self.sets, fresh.sets);
+        assert_eq!(self.elements, fresh.elements);
+        assert_eq!(self.pods, fresh.pods);
+    }
+
+    fn complete(index: &PolicyIndex) -> Self {
+        let tables = index.tables();
+        let constant = tables.sets.keys().filter(|name| !is_peer_set(name));
+        let constants = constant.flat_map(|name| index.elements_of_set(name));
+        let elements = constants.chain(index.peer_elements()).collect();
+        let mut pods: BTreeMap<PodKey, Vec<PodChains>> = BTreeMap::new();
+        for (key, chains) in index.all_local_chains() {
+            pods.entry(key.clone()).or_default().push(chains.clone());
+        }
+        Self { chains: tables.chains, sets: tables.sets, elements, pods, is_complete: true }
+    }
+
+    fn apply(&mut self, index: &PolicyIndex, changes: &PolicyChanges) {
+        for name in &changes.chains {
+            match index.chain(name) {
+                Some(rules) => drop(self.chains.insert(name.clone(), rules.to_vec())),
+                None => drop(self.chains.remove(name)),
+            }
+        }
+        for name in &changes.sets {
+            self.elements.retain(|key, _| key.set != *name);
+            match index.set(name) {
+                Some(set) => drop(self.sets.insert(name.clone(), set)),
+                None => drop(self.sets.remove(name)),
+            }
+            self.elements.extend(index.elements_of_set(name));
+        }
+        for key in &changes.elements {
+            match index.element(key) {
+                Some(data) => drop(self.elements.insert(key.clone(), data)),
+                None => drop(self.elements.remove(key)),
+            }
+        }
+        for key in &changes.pods {
+            let all = index.all_local_chains().filter(|(one, _)| *one == key);
+            let all: Vec<PodChains> = all.map(|(_, chains)| chains.clone()).collect();
+            self.pods.insert(key.clone(), all);
+        }
+        let is_local = |key: &PodKey| index.all_local_chains().any(|(one, _)| one == key);
+        self.pods.retain(|key, _| is_local(key));
+        for (key, chains) in index.all_local_chains() {
+            let of_pod = self.pods.entry(key.clone()).or_insert_with(|| vec![PodChains::default()]);
+            assert!(of_pod.contains(chains), "{key:?} changed");
         }
     }
 }
@@ -78,7 +161,42 @@ proptest! {
             // The order of names is not that of priorities.
             apply_cluster(&mut index, &format!("c{}", 9 - at), spec);
         }
-        let mut cluster = Cluster { index, pods, isolated, policies, cluster_policies };
+        let replica = Replica::default();
+        let mut cluster = Cluster { index, pods, isolated, policies, cluster_policies, replica };
+        cluster.compare();
+        // One policy after the other is changed and deleted.
+        for (at, (namespace, spec)) in specs.iter().enumerate() {
+            let other = &specs[moved.index(specs.len())].1;
+            apply(&mut cluster.index, namespace, &format!("p{at}"), other);
+            cluster.replica.compare(&mut cluster.index);
+            cluster.index.remove_policy(&PolicyId::namespaced(*namespace, format!("p{at}")));
+            cluster.replica.compare(&mut cluster.index);
+            apply(&mut cluster.index, namespace, &format!("p{at}"), spec);
+        }
+        for (at, spec) in cluster.cluster_policies.iter().enumerate() {
+            let name = format!("c{}", 9 - at);
+            cluster.index.remove_policy(&PolicyId::of_cluster(&name));
+            cluster.replica.compare(&mut cluster.index);
+            apply_cluster(&mut cluster.index, &name, spec);
+        }
+        cluster.compare();
+        // A namespace appears, is isolated, and changes its labels.
+        for name in NAMESPACES {
+            let all = namespaces(&cluster.isolated);
+            let isolated = PolicyNamespace { isolated: true, labels: Labels::new() };
+            cluster.index.set_namespace(name, Some(isolated));
+            cluster.replica.compare(&mut cluster.index);
+            cluster.index.set_namespace(name, None);
+            cluster.replica.compare(&mut cluster.index);
+            cluster.index.set_namespace(name, all.get(name).cloned());
+        }
+        cluster.compare();
+        // A pod of this node ends there and starts again with the address of another one.
+        let first = &cluster.pods[0];
+        let other = &cluster.pods[moved.index(cluster.pods.len())];
+        cluster.index.set_pod(&first.key(), Some(PolicyPod { uid: "new".to_owned(), ..other.pod() }));
+        cluster.replica.compare(&mut cluster.index);
+        cluster.index.set_pod(&first.key(), Some(first.pod()));
         cluster.compare();
         // A pod changes its labels and ports.
         let changed = moved.index(cluster.pods.len());
