@@ -278,6 +278,7 @@ fn effect_labels(effect: &Effect) -> (&'static str, &'static str) {
         Unit::NodeRoutes => "node_routes",
         Unit::PacketFilter => "packet_filter",
         Unit::Services => "services",
+        Unit::Policies => "policies",
     };
     match effect {
         Effect::Observe { unit, .. } => ("observe", of(unit)),

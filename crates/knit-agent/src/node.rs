@@ -488,7 +488,7 @@ impl Node {
     fn owner_ids(&self) -> BTreeSet<String> {
         let sandboxes = self.state.units.iter().filter_map(|(unit, unit_state)| match unit {
             Unit::Sandbox(id) => Some((id, unit_state)),
-            Unit::Bridge(_) | Unit::NodeRoutes | Unit::PacketFilter | Unit::Services => None,
+            Unit::Bridge(_) | Unit::NodeRoutes | Unit::PacketFilter | Unit::Services | Unit::Policies => None,
         });
         sandboxes
             .flat_map(|(id, unit_state)| {

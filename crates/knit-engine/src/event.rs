@@ -52,6 +52,16 @@ pub enum Unit {
     /// The elements of Services in the packet filter. Its state is not recorded: the API server has the Services, and after a
     /// start everything is compared.
     Services,
+    /// Chains, sets and elements of policies in the packet filter that no single pod owns. Not recorded, for the same reasons.
+    Policies,
+}
+
+impl Unit {
+    /// Whether its changes are recorded. The others are one transaction of the kernel each, and after a start everything is
+    /// compared.
+    pub(crate) fn is_recorded(&self) -> bool {
+        !matches!(self, Self::Services | Self::Policies)
+    }
 }
 
 /// An input of the engine.
@@ -578,7 +588,7 @@ impl Unit {
     pub fn sandbox(&self) -> Option<&SandboxId> {
         match self {
             Self::Sandbox(id) => Some(id),
-            Self::Bridge(_) | Self::NodeRoutes | Self::PacketFilter | Self::Services => None,
+            Self::Bridge(_) | Self::NodeRoutes | Self::PacketFilter | Self::Services | Self::Policies => None,
         }
     }
 }
@@ -591,6 +601,7 @@ impl fmt::Display for Unit {
             Self::NodeRoutes => out.write_str("routes to other nodes"),
             Self::PacketFilter => out.write_str("packet filter"),
             Self::Services => out.write_str("Services"),
+            Self::Policies => out.write_str("policies"),
         }
     }
 }

@@ -154,6 +154,7 @@ pub(crate) fn on_object_change(state: &mut State, object: &ObjectKey) {
         update(state);
     }
     if object.kind == cluster::KIND {
+        policies::on_setting_change(state);
         services::on_setting_change(state);
         services::on_reserved_change(state);
     }
@@ -169,9 +170,11 @@ pub(crate) fn on_underlay_change(state: &mut State) {
     update(state);
 }
 
-/// The rules of network policies changed.
+/// Pods may have policies from now on, or no longer.
 pub(crate) fn on_policy_change(state: &mut State) {
-    update(state);
+    if state.packet_filter.desired.features.policies != state.needs_policy_tables() {
+        update(state);
+    }
 }
 
 /// The chains of Services changed.
@@ -230,6 +233,7 @@ pub(crate) fn on_bridge_change(state: &mut State) {
 pub(crate) fn rebuild(state: &mut State) {
     let with_ports = state.attachments.all().filter(|attachment| !attachment.request.ports.is_empty());
     state.packet_filter.with_host_ports = with_ports.map(|attachment| attachment.sandbox.clone()).collect();
+    policies::rebuild(state);
     state.packet_filter.desired = HostFilter::of(state);
 }
 
@@ -240,6 +244,7 @@ fn is_used(state: &State) -> bool {
 
 /// Compares the tables with the kernel. Until then no unit adds elements: a set may be missing.
 pub(crate) fn resync(state: &mut State) {
+    policies::rules::on_resync(state);
     update(state);
     if is_used(state) {
         retry(state);
@@ -277,6 +282,9 @@ fn changes_structure(state: &State) -> bool {
 
 /// Whether the tables can be changed. Sets are not removed or recreated while a change of their elements is in flight.
 pub(crate) fn can_start(state: &State) -> bool {
+    if state.in_flight.contains_key(&Unit::Policies) {
+        return false;
+    }
     let has_elements = |unit: &Unit, resolved: &Resolved| {
         let had = state.units.get(unit).is_some_and(|had| !had.filter.is_empty());
         had || !resolved.unit_state.filter.is_empty()
@@ -308,6 +316,7 @@ pub(crate) fn problem(state: &State) -> Option<&Problem> {
 /// Another program changed Knit's tables.
 pub(crate) fn on_foreign_change(state: &mut State) {
     state.packet_filter.compares_all = true;
+    policies::rules::on_resync(state);
     state.dirty.insert(Unit::PacketFilter);
 }
 
@@ -316,7 +325,6 @@ pub(crate) fn resolve(state: &mut State) -> Resolved {
     let mut resolved = Resolved::default();
     resolved.observe.filter_with_elements = std::mem::take(&mut state.packet_filter.compares_all);
     let desired = &state.packet_filter.desired;
-    let had = state.units.get(&Unit::PacketFilter);
     resolved.observe.filter_tables.extend([TableFamily::Inet.table(), TableFamily::Bridge.table()]);
     if state.cluster().is_some() {
         resolved.requesters.insert(cluster::key());
@@ -328,10 +336,16 @@ pub(crate) fn resolve(state: &mut State) -> Resolved {
     for (key, table) in &tables {
         let item = ItemKey::Filter(FilterItem::Table(key.clone()));
         resolved.add_origin(&Scope::Host, item, &origin);
-        let shared = table.sets.iter().filter(|(name, set)| is_shared_set(name, set));
+        let shared = table.sets.iter().filter(|(name, set)| is_shared_set(name, set) && !is_peer_set(name));
         resolved.observe.filter_sets.extend(shared.map(|(name, _)| (key.clone(), name.clone())));
     }
     resolved.desired.state.scope(&Scope::Host).filter.tables = tables;
+    let all_rules = !state.holds_policies() && policies::rules::is_complete(state);
+    if all_rules {
+        policies::rules::add_all(state, &mut resolved);
+    }
+    let desired = &state.packet_filter.desired;
+    let had = state.units.get(&Unit::PacketFilter);
     add(&mut resolved, had, desired.elements(), &origin);
     if let Some(cluster) = state.cluster() {
         let path = format!("net/ipv4/conf/{}/route_localnet", cluster.bridge);
@@ -352,8 +366,8 @@ pub(crate) fn resolve(state: &mut State) -> Resolved {
 
 /// Adds the elements of all units to a change of the tables if these are missing, or if another program changed them: they
 /// are restored in the same transaction. Elements of changes in flight are left alone.
-pub(crate) fn restore_elements(state: &State, resolved: &mut Resolved, observed: &mut Filter) {
-    policies::hold(state, resolved, observed);
+pub(crate) fn restore_elements(state: &mut State, resolved: &mut Resolved, observed: &mut Filter) {
+    policies::add_to_tables(state, resolved, observed);
     services::hold(state, resolved, observed);
     let filter = &mut resolved.desired.state.scope(&Scope::Host).filter;
     let compares_all = resolved.observe.filter_with_elements;
@@ -464,7 +478,7 @@ pub(crate) fn on_change_end(state: &mut State, unit: &Unit, old: &UnitState, eff
     match unit {
         Unit::Sandbox(_) => requeue_neighbours(state, unit, old, &new),
         Unit::Bridge(key) => requeue_ports_with_gateway(state, key, old),
-        Unit::NodeRoutes | Unit::PacketFilter | Unit::Services => {}
+        Unit::NodeRoutes | Unit::PacketFilter | Unit::Services | Unit::Policies => {}
     }
     let mut pods = rerouted(&old.filter, &new.filter);
     match unit {
@@ -479,7 +493,7 @@ pub(crate) fn on_change_end(state: &mut State, unit: &Unit, old: &UnitState, eff
                 applying.is_some_and(|(_, paths)| *paths != state.packet_filter.applied_egress_paths);
             pods.retain(|pod| is_moved || new.filter.keys().any(|key| key.address() == Some(*pod)));
         }
-        Unit::Bridge(_) | Unit::NodeRoutes | Unit::Services => {}
+        Unit::Bridge(_) | Unit::NodeRoutes | Unit::Services | Unit::Policies => {}
     }
     if !pods.is_empty() {
         let kept = state.cluster().map(no_masquerade_ranges).unwrap_or_default();
@@ -487,6 +501,7 @@ pub(crate) fn on_change_end(state: &mut State, unit: &Unit, old: &UnitState, eff
     }
     match unit {
         Unit::PacketFilter => {
+            policies::rules::on_tables_applied(state);
             if let Some((features, paths)) = state.packet_filter.applying.take() {
                 state.packet_filter.applied = Some(features);
                 state.packet_filter.applied_egress_paths = paths;
@@ -514,11 +529,13 @@ pub(crate) fn on_change_end(state: &mut State, unit: &Unit, old: &UnitState, eff
                 effects.list.push(Effect::UpdateFastPath(FastPathChange::Add(added)));
             }
             if policies_changed {
-                // A chain that no pod uses any more is removed.
-                update(state);
+                // Chains that no pod uses any more are removed.
+                policies::rules::on_pod_change(state);
+                on_policy_change(state);
             }
         }
         Unit::Services => services::on_change_end(state, effects),
+        Unit::Policies => policies::rules::on_change_end(state),
         Unit::Bridge(_) | Unit::NodeRoutes => {}
     }
 }
@@ -527,7 +544,10 @@ pub(crate) fn on_change_end(state: &mut State, unit: &Unit, old: &UnitState, eff
 pub(crate) fn on_missing_tables(state: &mut State, unit: &Unit) {
     state.packet_filter.applied = None;
     on_foreign_change(state);
-    state.dirty.insert(unit.clone());
+    match unit {
+        Unit::Policies => policies::rules::on_failure(state),
+        unit => drop(state.dirty.insert(unit.clone())),
+    }
 }
 
 /// A plan failed. Without the tables there are no overlay tunnels; and if elements could not be added, the tables may have
@@ -536,6 +556,7 @@ pub(crate) fn on_failure(state: &mut State, unit: &Unit, problem: &Problem) {
     if *unit == Unit::PacketFilter {
         state.packet_filter.applied = None;
         state.packet_filter.applying = None;
+        policies::rules::on_tables_failed(state);
         if state.packet_filter.failure.as_ref() == Some(problem) {
             return;
         }
@@ -547,6 +568,9 @@ pub(crate) fn on_failure(state: &mut State, unit: &Unit, problem: &Problem) {
         state.dirty.extend(tunnels);
     } else if *unit == Unit::Services {
         services::on_failure(state);
+        retry(state);
+    } else if *unit == Unit::Policies {
+        policies::rules::on_failure(state);
         retry(state);
     } else if state.unfinished.get(unit).is_some_and(|started| changes_filter(&started.plan)) {
         retry(state);

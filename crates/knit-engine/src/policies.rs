@@ -2,11 +2,12 @@
 //!
 //! Policies, namespaces and pods come from the API server and are not persistent: the kernel has what was compiled from
 //! them. Until everything has been listed after a start, the rules in the kernel stay as they are, and a new pod starts
-//! closed.
+//! closed. From then on a change computes only what it affects, and only that is compared with the kernel ([`rules`]).
 
 pub mod drop_logs;
 pub(crate) mod interfaces;
 pub mod report;
+pub(crate) mod rules;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,13 +17,14 @@ use knit_model::filter::rule::Verdict;
 use knit_model::filter::{ElementData, ElementKey, Filter, TableFamily};
 use knit_model::{Sandbox, SandboxId, Scope};
 use knit_policy::{
-    CLOSED, Decision, DropLogTarget, Element, Flow, InterfacePolicies, LocalPod, PodChains, PodKey,
+    CLOSED, Decision, Flow, InterfacePolicies, LocalPod, PodChains, PodKey,
     PodNetworks, Policy, PolicyId, PolicyIndex, PolicyKind, PolicyNamespace, PolicyPod, PolicyTables,
     dispatch, is_pod_element, is_policy_name,
 };
 use serde::{Deserialize, Serialize};
 
 use self::drop_logs::DropLogEvent;
+use self::rules::PolicyRules;
 use crate::cluster;
 use crate::event::{Record, Unit};
 use crate::packet_filter;
@@ -95,27 +97,42 @@ pub(crate) struct PolicyState {
     /// the elements that they had.
     #[serde(default)]
     was_incomplete: bool,
-    /// The chains of the pods of this node that have policies.
-    #[serde(with = "knit_model::serde_pairs")]
-    chains: BTreeMap<SandboxId, PodChains>,
+    /// The pods of this node, as the index knows them.
+    local: LocalPods,
     /// The tables of pods with policies about additional interfaces.
     #[serde(with = "knit_model::serde_pairs")]
     interfaces: BTreeMap<SandboxId, Arc<InterfacePolicies>>,
-    tables: Arc<PolicyTables>,
-    /// Ranges and ports in rules.
-    constants: Vec<Element>,
-    /// Elements of sets that no pod of this node owns.
-    elements: Arc<[Element]>,
-    /// What requests logs of dropped packets.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    drop_logs: BTreeSet<DropLogTarget>,
+    /// What of the rules is in the kernel.
+    rules: PolicyRules,
+    /// Whether policies were enforced when that changed last.
+    was_enforced: bool,
 }
 
-/// Rules for the tables of the packet filter.
+/// The pods of this node, each with its name and uid.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct CompiledPolicies {
-    pub(crate) tables: Arc<PolicyTables>,
-    pub(crate) elements: Arc<[Element]>,
+struct LocalPods {
+    #[serde(with = "knit_model::serde_pairs")]
+    by_sandbox: BTreeMap<SandboxId, (PodKey, String)>,
+    #[serde(with = "knit_model::serde_pairs")]
+    by_pod: BTreeMap<PodKey, BTreeSet<SandboxId>>,
+}
+
+impl LocalPods {
+    fn insert(&mut self, id: &SandboxId, key: PodKey, uid: String) {
+        self.by_pod.entry(key.clone()).or_default().insert(id.clone());
+        self.by_sandbox.insert(id.clone(), (key, uid));
+    }
+
+    fn remove(&mut self, id: &SandboxId) -> Option<(PodKey, String)> {
+        let (key, uid) = self.by_sandbox.remove(id)?;
+        if let Some(sandboxes) = self.by_pod.get_mut(&key) {
+            sandboxes.remove(id);
+            if sandboxes.is_empty() {
+                self.by_pod.remove(&key);
+            }
+        }
+        Some((key, uid))
+    }
 }
 
 impl PolicyState {
@@ -148,7 +165,7 @@ impl PolicyState {
 
 impl State {
     /// Whether policies are enforced on this node.
-    fn enforces_policies(&self) -> bool {
+    pub(crate) fn enforces_policies(&self) -> bool {
         let node_routes = self.cluster().and_then(|cluster| cluster.node_routes);
         node_routes.is_some_and(|node_routes| node_routes.network_policy)
     }
@@ -192,41 +209,27 @@ impl State {
     /// The chains of a pod. While not everything is known, a new pod is closed.
     fn chains_of(&self, id: &SandboxId) -> PodChains {
         let closed = || Some(CLOSED.to_owned());
-        match self.holds_policies() {
-            true => PodChains { ingress: closed(), egress: closed(), ..PodChains::default() },
-            false => self.policies.chains.get(id).cloned().unwrap_or_default(),
+        if self.holds_policies() {
+            return PodChains { ingress: closed(), egress: closed(), ..PodChains::default() };
         }
+        let sandbox = self.sandboxes.get(id);
+        sandbox.map(|sandbox| self.policies.index.local_chains(local_pod(sandbox))).unwrap_or_default()
     }
 
-    /// The desired rules; `None` without any. Chains that pods still use stay until these pods use others.
-    pub(crate) fn compiled_policies(&self, before: Option<&CompiledPolicies>) -> Option<CompiledPolicies> {
-        if !self.enforces_policies() {
-            return None;
-        }
-        let (used, is_used) = (used_chains(self), pod_elements(self).next().is_some());
-        let PolicyState { tables, elements, chains, .. } = &self.policies;
-        if self.holds_policies() {
-            return Some(before.cloned().unwrap_or_default());
-        }
-        let unused = !is_used && chains.is_empty();
-        let retained: BTreeSet<String> =
-            used.into_iter().filter(|name| name != CLOSED && !tables.chains.contains_key(name)).collect();
-        let compiled = || CompiledPolicies { tables: Arc::clone(tables), elements: Arc::clone(elements) };
-        match before {
-            _ if unused => None,
-            Some(before) if !retained.is_empty() => {
-                let mut all = PolicyTables::clone(tables);
-                all.retain(retained, &before.tables);
-                let is_retained = |(key, _): &&Element| {
-                    all.sets.contains_key(&key.set) && !tables.sets.contains_key(&key.set)
-                };
-                let kept = before.elements.iter().filter(is_retained);
-                let elements = elements.iter().chain(kept).cloned().collect();
-                Some(CompiledPolicies { tables: Arc::new(all), elements })
-            }
-            _ => Some(compiled()),
-        }
+    /// Whether the tables need what leads to the chains of policies.
+    pub(crate) fn needs_policy_tables(&self) -> bool {
+        let policies = &self.policies;
+        let is_restricted = || policies.index.all_local_chains().any(|(_, chains)| !chains.is_empty());
+        self.enforces_policies()
+            && (self.holds_policies()
+                || policies.rules.has_applied()
+                || is_restricted()
+                || pod_elements(self).next().is_some())
     }
+}
+
+fn local_pod(sandbox: &Sandbox) -> LocalPod<'_> {
+    LocalPod { namespace: &sandbox.namespace, name: &sandbox.pod, uid: &sandbox.uid }
 }
 
 /// The elements about the policies of this node's pods.
@@ -255,13 +258,20 @@ pub(crate) fn handle(state: &mut State, event: PolicyEvent) {
             policies.listed.insert(kind);
         }
         PolicyEvent::PolicyApplied(policy) => {
+            let is_on_interfaces = policy.networks.is_some();
             if !index.apply_policy(*policy) {
                 return;
+            }
+            if !is_on_interfaces {
+                return on_change(state);
             }
         }
         PolicyEvent::PolicyDeleted(id) => {
             if !index.remove_policy(&id) {
                 return;
+            }
+            if id.kind != PolicyKind::MultiNetworkPolicy {
+                return on_change(state);
             }
         }
         PolicyEvent::NamespacesListed(all) => {
@@ -280,17 +290,13 @@ pub(crate) fn handle(state: &mut State, event: PolicyEvent) {
         }
         PolicyEvent::PodChanged { key, pod } => {
             let update = index.set_pod(&key, pod);
-            let mut local = state.sandboxes.values();
-            let is_local = local.any(|sandbox| sandbox.namespace == key.namespace && sandbox.pod == key.name);
-            if update.changed && (update.is_network_peer || is_local) {
+            if !update.changed {
+                return;
+            }
+            if update.is_network_peer || policies.local.by_pod.contains_key(&key) {
                 interfaces::update(state);
             }
-            if update.changed && (update.is_of_app || is_local) {
-                compile_cluster(state);
-            } else if update.is_peer {
-                update_elements(state);
-            }
-            return;
+            return on_change(state);
         }
         PolicyEvent::PodsForgotten => {
             index.forget_pods();
@@ -317,68 +323,99 @@ pub(crate) fn handle(state: &mut State, event: PolicyEvent) {
             return;
         }
         PolicyEvent::DropLogs(event) => {
-            if !drop_logs::handle(&mut policies.drop_logs, event) {
-                return;
-            }
+            let targets = drop_logs::changed(index.drop_logs(), event);
+            index.set_drop_logs(targets);
+            return on_change(state);
         }
     }
-    compile(state);
+    interfaces::compile(state);
+    on_change(state);
 }
 
 /// A record was applied: pods may have appeared or disappeared.
 pub(crate) fn on_record(state: &mut State, record: &Record) {
     match record {
-        Record::SandboxUpdated(_) if state.has_policies() => compile(state),
+        Record::SandboxUpdated(sandbox) => {
+            if state.has_policies() {
+                interfaces::compile(state);
+            }
+            update_local(state, &sandbox.id);
+        }
         Record::SandboxRemoved { id, .. } => {
             state.policies.interfaces.remove(id);
-            if state.has_policies() {
-                compile_cluster(state);
-            }
+            update_local(state, id);
         }
-        _ => {}
+        _ => return,
+    }
+    on_change(state);
+}
+
+/// After a start: the pods of this node are known from the journal.
+pub(crate) fn rebuild(state: &mut State) {
+    let ids: BTreeSet<SandboxId> =
+        state.sandboxes.keys().chain(state.policies.local.by_sandbox.keys()).cloned().collect();
+    ids.iter().for_each(|id| update_local(state, id));
+}
+
+/// Policies may be enforced from now on, or no longer.
+pub(crate) fn on_setting_change(state: &mut State) {
+    let is_on = state.enforces_policies();
+    if is_on != state.policies.was_enforced {
+        state.policies.was_enforced = is_on;
+        state.policies.was_incomplete = true;
+        rules::reset(state);
+        requeue_restricted(state);
+        on_change(state);
+        packet_filter::on_policy_change(state);
     }
 }
 
-/// Compiles all rules again.
-fn compile(state: &mut State) {
-    interfaces::compile(state);
-    compile_cluster(state);
+/// A sandbox appeared, changed or disappeared.
+fn update_local(state: &mut State, id: &SandboxId) {
+    let now = state.sandboxes.get(id).map(|sandbox| (key_of(sandbox), sandbox.uid.clone()));
+    let State { policies: PolicyState { index, local, .. }, .. } = state;
+    if local.by_sandbox.get(id) == now.as_ref() {
+        return;
+    }
+    let before = local.remove(id);
+    if let Some((key, uid)) = now {
+        index.add_local(LocalPod { namespace: &key.namespace, name: &key.name, uid: &uid });
+        local.insert(id, key, uid);
+    }
+    if let Some((key, uid)) = before {
+        index.remove_local(LocalPod { namespace: &key.namespace, name: &key.name, uid: &uid });
+    }
 }
 
-/// Compiles the rules about the cluster network, and queues the pods that use other chains.
-fn compile_cluster(state: &mut State) {
-    if !state.policies.has_synced() {
+/// Something changed: queues the rules that may differ, and the pods that use other chains.
+fn on_change(state: &mut State) {
+    if !state.enforces_policies() || !state.policies.has_synced() {
         state.policies.was_incomplete = true;
         return;
     }
-    let policies = &mut state.policies;
-    let local = state.sandboxes.values().map(|sandbox| LocalPod {
-        namespace: &sandbox.namespace,
-        name: &sandbox.pod,
-        uid: &sandbox.uid,
-    });
-    let compiled = policies.index.compile(local);
-    let chains = state.sandboxes.keys().cloned().zip(compiled.pods).filter(|(_, chains)| !chains.is_empty());
-    let chains: BTreeMap<SandboxId, PodChains> = chains.collect();
-    let before = std::mem::replace(&mut policies.chains, chains);
-    policies.constants = compiled.elements;
-    let mut tables = compiled.tables;
-    drop_logs::add_rules(state, &mut tables);
-    if *state.policies.tables != tables {
-        state.policies.tables = Arc::new(tables);
-    }
     let was_incomplete = std::mem::take(&mut state.policies.was_incomplete);
-    let now = &state.policies.chains;
-    let is_affected =
-        |id: &&SandboxId| before.get(id) != now.get(id) || (was_incomplete && now.contains_key(id));
-    let affected = state.sandboxes.keys().filter(is_affected);
-    let affected: Vec<Unit> = affected.map(|id| Unit::Sandbox(id.clone())).collect();
-    state.dirty.extend(affected.into_iter().filter(|unit| state.units.contains_key(unit)));
+    let mut changes = state.policies.index.take_changes();
+    changes.everything |= was_incomplete;
+    let State { policies: PolicyState { index, local, .. }, .. } = state;
+    let is_restricted = |id: &SandboxId| {
+        let sandbox = state.sandboxes.get(id);
+        sandbox.is_some_and(|sandbox| !index.local_chains(local_pod(sandbox)).is_empty())
+    };
+    let changed = changes.pods.iter().filter_map(|key| local.by_pod.get(key)).flatten().cloned();
+    let mut affected: BTreeSet<SandboxId> = changed.collect();
+    if was_incomplete {
+        affected.extend(local.by_sandbox.keys().filter(|id| is_restricted(id)).cloned());
+    }
+    let (units, in_flight) = (&state.units, &state.in_flight);
+    // One that is in flight may have been resolved before.
+    let is_known = |unit: &Unit| units.contains_key(unit) || in_flight.contains_key(unit);
+    let affected = affected.into_iter().map(Unit::Sandbox).filter(is_known);
+    state.dirty.extend(affected.collect::<Vec<_>>());
     if was_incomplete {
         requeue_restricted(state);
     }
-    requeue_closed(state);
-    update_elements(state);
+    rules::queue(state, changes);
+    packet_filter::on_policy_change(state);
 }
 
 /// Queues pods that have elements of policies, which may no longer be about them.
@@ -386,30 +423,6 @@ fn requeue_restricted(state: &mut State) {
     let restricted = state.units.iter().filter(|(_, unit_state)| restricts(unit_state));
     let restricted: Vec<Unit> = restricted.map(|(unit, _)| unit.clone()).collect();
     state.dirty.extend(restricted);
-}
-
-/// Queues pods that started closed while not everything was known.
-fn requeue_closed(state: &mut State) {
-    let leads_to_closed = |(key, data): (&ElementKey, &ElementData)| {
-        is_pod_element(key) && matches!(data, ElementData::Verdict(Verdict::Jump(chain)) if chain == CLOSED)
-    };
-    let closed = state.units.iter().filter(|(_, unit_state)| unit_state.filter.iter().any(leads_to_closed));
-    let closed: Vec<Unit> = closed.map(|(unit, _)| unit.clone()).collect();
-    state.dirty.extend(closed);
-}
-
-/// The addresses of pods that rules refer to may have changed.
-fn update_elements(state: &mut State) {
-    let policies = &mut state.policies;
-    if !policies.has_synced() {
-        return;
-    }
-    let elements = policies.constants.iter().cloned().chain(policies.index.peer_elements());
-    let elements: Arc<[Element]> = elements.collect();
-    if policies.elements != elements {
-        policies.elements = elements;
-    }
-    packet_filter::on_policy_change(state);
 }
 
 /// The elements that lead from the addresses of a pod to its policies.
@@ -463,4 +476,29 @@ pub(crate) fn hold(state: &State, resolved: &mut Resolved, observed: &Filter) {
 
 fn key_of(sandbox: &Sandbox) -> PodKey {
     PodKey { namespace: sandbox.namespace.clone(), name: sandbox.pod.clone() }
+}
+
+/// Adds to a change of the tables what it needs of policies: what is held, all rules, or none of them.
+pub(crate) fn add_to_tables(state: &mut State, resolved: &mut Resolved, observed: &mut Filter) {
+    let key = TableFamily::Inet.table();
+    let filter = &mut resolved.desired.state.scope(&Scope::Host).filter;
+    let is_gone = filter.tables.contains_key(&key) && !observed.tables.contains_key(&key);
+    if state.holds_policies() {
+        return hold(state, resolved, observed);
+    }
+    if is_gone && !rules::is_applying_all(state) {
+        rules::add_all(state, resolved);
+    }
+    if rules::is_applying_all(state) {
+        rules::retain(state, resolved, observed);
+    } else if filter_has_policies(resolved) {
+        rules::leave_out(observed);
+    }
+}
+
+/// Whether the tables lead to rules of policies.
+fn filter_has_policies(resolved: &Resolved) -> bool {
+    let host = resolved.desired.state.scopes.get(&Scope::Host);
+    let table = host.and_then(|host| host.filter.tables.get(&TableFamily::Inet.table()));
+    table.is_some_and(|table| table.chains.contains_key(CLOSED))
 }

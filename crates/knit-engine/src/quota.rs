@@ -165,7 +165,7 @@ impl State {
         match unit {
             Unit::Bridge(key) => key.namespace == namespace,
             Unit::Sandbox(id) => self.sandboxes.get(id).is_some_and(|pod| pod.namespace == namespace),
-            Unit::NodeRoutes | Unit::PacketFilter | Unit::Services => false,
+            Unit::NodeRoutes | Unit::PacketFilter | Unit::Services | Unit::Policies => false,
         }
     }
 }

@@ -118,7 +118,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
         Event::ResyncUnits(units) => {
             let is_known = |unit: &Unit| match unit {
                 Unit::Sandbox(id) => state.sandboxes.contains_key(id) || state.units.contains_key(unit),
-                Unit::Bridge(_) | Unit::NodeRoutes | Unit::PacketFilter | Unit::Services => {
+                Unit::Bridge(_) | Unit::NodeRoutes | Unit::PacketFilter | Unit::Services | Unit::Policies => {
                     state.units.contains_key(unit)
                 }
             };
@@ -227,15 +227,14 @@ impl Effects {
         }
     }
 
-    /// The same for the start or the end of a change of a unit. Those of Services are not recorded: their steps are one
-    /// transaction of the kernel, and after a start everything is compared.
+    /// The same for the start or the end of a change of a unit, if it is recorded.
     fn record_change(&mut self, state: &mut State, record: Record) {
         let unit = match &record {
             Record::ChangeStarted(started) => &started.unit,
             Record::ChangeEnded(ended) => &ended.unit,
             _ => return self.record(state, record),
         };
-        if *unit != Unit::Services {
+        if unit.is_recorded() {
             self.record(state, record);
         }
     }
@@ -277,6 +276,7 @@ fn start_ready(state: &mut State, now: Time, effects: &mut Effects) {
                 packet_filter::resolve(state)
             }
             Unit::Services => services::resolve(state),
+            Unit::Policies => policies::rules::resolve(state),
         };
         for name in &resolved.unit_state.host_links {
             state.name_claims.insert(name.clone(), unit.clone());
@@ -338,10 +338,12 @@ fn can_start(state: &State, unit: &Unit) -> bool {
         Unit::NodeRoutes => !state.dirty.iter().chain(state.in_flight.keys()).any(is_cluster),
         Unit::PacketFilter => packet_filter::can_start(state),
         Unit::Services => !packet_filter::is_awaited(state),
+        Unit::Policies => policies::rules::can_start(state),
         Unit::Sandbox(id) => {
             let awaits_objects = |sandbox: &Sandbox| state.unused_objects.is_awaited(&sandbox.namespace);
             !state.sandboxes.get(id).is_some_and(awaits_objects)
                 && !packet_filter::is_awaited(state)
+                && !policies::rules::is_awaited(state, id)
                 && !resolve::bridges_of(state, id).into_iter().any(|key| busy(&Unit::Bridge(key)))
         }
     }
@@ -376,6 +378,9 @@ fn on_observed(
     if *unit == Unit::PacketFilter {
         let filter = &mut observed.scope(&Scope::Host).filter;
         packet_filter::restore_elements(state, &mut change.resolved, filter);
+    }
+    if *unit == Unit::Policies {
+        policies::rules::add_applied(state, &mut observed);
     }
     if let Unit::Sandbox(id) = unit {
         let is_unknown =

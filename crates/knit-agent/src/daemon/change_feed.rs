@@ -50,7 +50,7 @@ pub(super) fn sandboxes_before(event: &Event, node: &Node, watchers: usize) -> V
         Event::Observed { unit: Unit::Sandbox(id), .. } => Some(id.clone()),
         Event::PlanApplied(applied) => match &applied.unit {
             Unit::Sandbox(id) => Some(id.clone()),
-            Unit::Bridge(_) | Unit::NodeRoutes | Unit::PacketFilter | Unit::Services => None,
+            Unit::Bridge(_) | Unit::NodeRoutes | Unit::PacketFilter | Unit::Services | Unit::Policies => None,
         },
         _ => None,
     };
@@ -86,7 +86,7 @@ pub fn sandbox_of(record: &Record) -> Option<(SandboxId, Option<String>)> {
         Record::ExtensionAnswered { sandbox, .. } => Some((sandbox.clone(), None)),
         Record::ChangeEnded(ended) => match &ended.unit {
             Unit::Sandbox(id) => Some((id.clone(), None)),
-            Unit::Bridge(_) | Unit::NodeRoutes | Unit::PacketFilter | Unit::Services => None,
+            Unit::Bridge(_) | Unit::NodeRoutes | Unit::PacketFilter | Unit::Services | Unit::Policies => None,
         },
         _ => None,
     }

@@ -15,7 +15,6 @@ use super::tables::{EgressNextHop, Features, NO_MASQUERADE, POD_RANGES, TUNNEL_P
 use crate::cluster::ClusterNetwork;
 use crate::egress::{EgressPath, EgressPaths};
 use crate::event::Unit;
-use crate::policies::CompiledPolicies;
 use crate::resolve;
 use crate::state::State;
 
@@ -39,9 +38,6 @@ pub(super) struct HostFilter {
     /// The addresses of other nodes with tunnels to this one. Sorted and aggregated.
     #[serde(default)]
     pub(super) tunnel_peers: Vec<IpNet>,
-    /// Network policies.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) policies: Option<CompiledPolicies>,
     /// The ranges of all pods of the cluster, for Services.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) cluster_pod_ranges: Vec<IpNet>,
@@ -49,13 +45,12 @@ pub(super) struct HostFilter {
 
 impl HostFilter {
     pub(super) fn of(state: &State) -> Self {
-        let policies = state.compiled_policies(state.packet_filter.desired.policies.as_ref());
         let features = Features {
             guarded_ports: has_guarded_bridges(state),
             overlay: state.has_overlay_networks(),
             host_ports: !state.packet_filter.with_host_ports.is_empty(),
             tunnel_ports: tunnel_ports(state),
-            policies: policies.as_ref().map(|policies| Arc::clone(&policies.tables)),
+            policies: state.needs_policy_tables(),
             services: state.service_chains(),
             ..Features::default()
         };
@@ -88,7 +83,6 @@ impl HostFilter {
             fast_path_bridge: guarded.map(|_| cluster.bridge.clone()),
             node_routes: guarded.map(native).unwrap_or_default(),
             tunnel_peers,
-            policies,
             cluster_pod_ranges: if state.translates_services() {
                 all_pod_ranges(cluster)
             } else {
@@ -111,8 +105,6 @@ impl HostFilter {
             all.extend(elements::of_service_pods(&self.cluster_pod_ranges));
             all.extend(knit_service::chain_elements(chains));
         }
-        let of_policies = self.policies.iter().flat_map(|policies| policies.elements.iter());
-        all.extend(of_policies.cloned());
         let remote = self.remote_egress_paths.iter();
         all.extend(remote.flat_map(|(address, path)| elements::of_egress(*address, path)));
         all

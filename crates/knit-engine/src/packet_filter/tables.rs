@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
 
 use ipnet::IpNet;
 use knit_model::filter::field::{DataType, EtherType, Field, IpFamily};
@@ -79,8 +78,8 @@ pub(crate) struct Features {
     #[serde(default)]
     pub(crate) tunnel_ports: BTreeSet<u16>,
     /// Network policies.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) policies: Option<Arc<PolicyTables>>,
+    #[serde(default)]
+    pub(crate) policies: bool,
     /// Services: the chains that choose a backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) services: Option<BTreeSet<BackendChain>>,
@@ -100,7 +99,7 @@ impl Features {
     pub(crate) fn is_unused(&self) -> bool {
         let on_bridges = self.guarded_ports || self.overlay;
         let nat = self.masquerade || self.host_ports || self.egress.is_some();
-        let compiled = self.policies.is_some() || self.services.is_some();
+        let compiled = self.policies || self.services.is_some();
         !on_bridges && !nat && self.tunnel_ports.is_empty() && !compiled
     }
 }
@@ -135,8 +134,8 @@ fn inet(features: &Features) -> FilterTable {
     if !features.tunnel_ports.is_empty() {
         tunnel_guard(&mut table, &features.tunnel_ports);
     }
-    if let Some(policies) = &features.policies {
-        knit_policy::dispatch(&mut table, policies);
+    if features.policies {
+        knit_policy::dispatch(&mut table, &PolicyTables::default());
     }
     if let Some(chains) = &features.services {
         knit_service::dispatch(&mut table, chains, &TableOptions::default());

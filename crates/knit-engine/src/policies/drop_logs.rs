@@ -2,11 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use knit_policy::{DropLogTarget, PolicyId, PolicyKind, PolicyTables};
+use knit_policy::{DropLogTarget, PolicyId, PolicyKind};
 use serde::{Deserialize, Serialize};
-
-use super::key_of;
-use crate::state::State;
 
 /// A change of what requests logs. Without support in the kernel nothing may: all rules of the table would be rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,9 +22,9 @@ pub enum DropLogEvent {
     },
 }
 
-/// Handles a change. Returns whether rules change.
-pub(super) fn handle(targets: &mut BTreeSet<DropLogTarget>, event: DropLogEvent) -> bool {
-    let before = targets.clone();
+/// What requests logs after a change.
+pub(super) fn changed(before: &BTreeSet<DropLogTarget>, event: DropLogEvent) -> BTreeSet<DropLogTarget> {
+    let mut targets = before.clone();
     match event {
         DropLogEvent::PoliciesListed(kind, all) => {
             targets.retain(|one| !matches!(one, DropLogTarget::Policy(id) if id.kind == kind));
@@ -40,17 +37,5 @@ pub(super) fn handle(targets: &mut BTreeSet<DropLogTarget>, event: DropLogEvent)
         DropLogEvent::Changed { target, enabled: true } => drop(targets.insert(target)),
         DropLogEvent::Changed { target, enabled: false } => drop(targets.remove(&target)),
     }
-    *targets != before
-}
-
-/// Adds rules that log to the chains of this node's pods.
-pub(super) fn add_rules(state: &State, tables: &mut PolicyTables) {
-    let policies = &state.policies;
-    if policies.drop_logs.is_empty() {
-        return;
-    }
-    let chains = policies.chains.iter();
-    let pods = chains.filter_map(|(id, chains)| Some((key_of(state.sandboxes.get(id)?), chains)));
-    let rules = policies.index.drop_rules(tables, pods);
-    tables.log_drops(&rules, &policies.drop_logs);
+    targets
 }

@@ -10,7 +10,7 @@ use knit_policy::{
     Verdict,
 };
 
-use super::{PolicyState, key_of};
+use super::key_of;
 use crate::overlay::gateway_addresses;
 use crate::state::State;
 
@@ -200,7 +200,7 @@ impl State {
     pub fn pod_policies(&self, id: &SandboxId) -> Option<PodPolicies> {
         let sandbox = self.sandboxes.get(id)?;
         let (key, index) = (key_of(sandbox), &self.policies.index);
-        let pod = index.pod(&key).filter(|pod| pod.uid == sandbox.uid);
+        let pod = index.pod(&key).filter(|pod| pod.has_uid(&sandbox.uid));
         let chains = if self.enforces_policies() { self.chains_of(id) } else { PodChains::default() };
         let direction = |direction: Direction, chain: fn(&PodChains) -> &Option<String>| {
             let first = chain(&chains).as_ref();
@@ -214,18 +214,18 @@ impl State {
                         (policy.id.clone(), policy.tier, policy.rules(direction).map_or(0, <[_]>::len))
                     })
                     .collect(),
-                chains: first.map(|first| self.policies.tables.following(first)).unwrap_or_default(),
-                pods: self.policies.chains.values().filter(sharing).count(),
+                chains: first.map(|first| index.chains_from(first)).unwrap_or_default(),
+                pods: index.all_local_chains().map(|(_, chains)| chains).filter(sharing).count(),
             }
         };
         let is_closed = [&chains.ingress, &chains.egress].into_iter().flatten().any(|chain| chain == CLOSED);
         let segment_chain = chains.segment.clone().map(|chain| {
-            let all = self.policies.chains.values();
+            let all = index.all_local_chains().map(|(_, chains)| chains);
             let pods = all.filter(|one| one.segment.as_ref() == Some(&chain)).count();
             (chain, pods)
         });
         Some(PodPolicies {
-            addresses: pod.map(|pod| pod.addresses.clone()).unwrap_or_default(),
+            addresses: pod.map(|pod| pod.addresses().collect()).unwrap_or_default(),
             ingress: direction(Direction::Ingress, |chains| &chains.ingress),
             egress: direction(Direction::Egress, |chains| &chains.egress),
             segment: pod.and_then(|_| index.segment(&key)).zip(segment_chain),
@@ -238,9 +238,9 @@ impl State {
         if !self.enforces_policies() {
             return Vec::new();
         }
-        let PolicyState { index, tables, chains, .. } = &self.policies;
-        let pods = chains.iter().filter_map(|(id, chains)| Some((key_of(self.sandboxes.get(id)?), chains)));
-        index.drop_rules(tables, pods)
+        let index = &self.policies.index;
+        let pods = index.all_local_chains().map(|(key, chains)| (key.clone(), chains));
+        index.drop_rules(&index.tables(), pods)
     }
 
     /// Why a connection is allowed or denied, in each address family that both ends have. Empty if there are no policies and
@@ -273,7 +273,7 @@ impl State {
     fn connection_report(&self, flow: Flow) -> ConnectionReport {
         let decision = self.policies.index.evaluate(&flow);
         let end = |own: IpAddr, other: IpAddr, direction: Direction, verdict: Verdict| {
-            let pod = self.policies.index.pod_with_address(own).cloned();
+            let pod = self.policies.index.pod_with_address(own);
             let node = pod.as_ref().map_or(PodNode::Unknown, |pod| self.node_of_pod(pod, own));
             let is_own_node = node != PodNode::Unknown && self.node_with_address(other) == node;
             let (verdict, trace) = match is_own_node {
@@ -295,8 +295,10 @@ impl State {
             Endpoint::Address(address) => Ok(vec![*address]),
             Endpoint::Pod(key) => match self.policies.index.pod(key) {
                 None => Err(ExplainError::UnknownPod(key.clone())),
-                Some(pod) if pod.addresses.is_empty() => Err(ExplainError::NoAddress(key.clone())),
-                Some(pod) => Ok(pod.addresses.clone()),
+                Some(pod) => {
+                    let addresses: Vec<IpAddr> = pod.addresses().collect();
+                    if addresses.is_empty() { Err(ExplainError::NoAddress(key.clone())) } else { Ok(addresses) }
+                }
             },
         }
     }
@@ -306,7 +308,7 @@ impl State {
         self.sandboxes.values().filter_map(|sandbox| {
             let key = key_of(sandbox);
             let pod = self.policies.index.pod(&key)?;
-            (pod.uid == sandbox.uid).then_some((&sandbox.id, key))
+            pod.has_uid(&sandbox.uid).then_some((&sandbox.id, key))
         })
     }
 

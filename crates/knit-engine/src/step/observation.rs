@@ -112,7 +112,7 @@ pub(super) fn unit_object(unit: &Unit) -> Option<ObjectKey> {
     let (kind, namespace, name) = match unit {
         Unit::Bridge(BridgeKey { namespace, name }) => ("Bridge", namespace.as_str(), name.as_str()),
         Unit::PacketFilter => ("PacketFilter", "", TABLE),
-        Unit::Sandbox(_) | Unit::NodeRoutes | Unit::Services => return None,
+        Unit::Sandbox(_) | Unit::NodeRoutes | Unit::Services | Unit::Policies => return None,
     };
     Some(ObjectKey { kind: kind.to_owned(), namespace: namespace.to_owned(), name: name.to_owned() })
 }

@@ -63,7 +63,7 @@ pub(super) fn restored(state: &State, unit: &Unit, resolved: &Resolved) -> Vec<O
     let scope = match unit {
         Unit::Sandbox(id) => Scope::Sandbox(id.clone()),
         Unit::NodeRoutes => return resolve::restored(state, resolved),
-        Unit::Bridge(_) | Unit::PacketFilter | Unit::Services => return Vec::new(),
+        Unit::Bridge(_) | Unit::PacketFilter | Unit::Services | Unit::Policies => return Vec::new(),
     };
     let mine = state.original_values.iter().filter(|(key, _)| key.scope == scope);
     let is_back = |key: &OriginalValueKey, value: &Value| match &key.link {

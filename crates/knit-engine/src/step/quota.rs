@@ -57,7 +57,7 @@ pub(super) fn on_unit_change(state: &mut State, unit: &Unit) {
     namespaces.extend(match unit {
         Unit::Bridge(key) => Some(key.namespace.clone()),
         Unit::Sandbox(id) => state.sandboxes.get(id).map(|sandbox| sandbox.namespace.clone()),
-        Unit::NodeRoutes | Unit::PacketFilter | Unit::Services => None,
+        Unit::NodeRoutes | Unit::PacketFilter | Unit::Services | Unit::Policies => None,
     });
     namespaces.iter().for_each(|namespace| state.shared_quotas.mark_dirty(namespace));
 }

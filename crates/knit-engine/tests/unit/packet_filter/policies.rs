@@ -1,5 +1,6 @@
 //! Network policies: which rules and elements they are, when they change, and what a restart keeps.
 
+mod random;
 mod report;
 
 use knit_engine::Settings;
@@ -171,7 +172,7 @@ fn a_changed_policy_changes_rules_and_a_changed_pod_elements() {
     // Another rule in the same policy: the pod's elements stay.
     node.handle(applied("db", &json!({"podSelector": {}, "ingress": [{"ports": [{"port": 80}]}]})));
     let plans = node.take_plans();
-    assert!(plans.iter().all(|(unit, _)| *unit == Unit::PacketFilter), "{plans:?}");
+    assert!(plans.iter().all(|(unit, _)| *unit == Unit::Policies), "{plans:?}");
     assert_eq!((node.policy_chains(), node.peers()), (chain, vec![]));
     assert!(node.state.problems.is_empty(), "{:?}", node.state.problems);
 }
