@@ -21,6 +21,7 @@ pub(crate) use sysctls::path as sysctl_path;
 pub use sysctls::{set_sysctl_root, sysctl_root};
 
 use ipnet::IpNet;
+use knit_model::filter::rule::{Expression, LookupResult};
 use knit_model::filter::{FilterItem, FilterStep, KeyPart};
 use knit_model::plan::{PlannedStep, Step};
 use knit_model::state::AddressKey;
@@ -30,6 +31,9 @@ use crate::error::Result;
 use crate::kernel::{Kernel, SandboxNamespaces, Session, reset_sockets_on_error};
 use crate::netlink::constants::{AF_INET, AF_INET6, AF_UNSPEC};
 use crate::nft::{self, FilterQuery};
+
+/// Above this number of chains and sets, whole tables are observed.
+const MAX_PARTS: usize = 100;
 
 /// What to observe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -141,7 +145,19 @@ impl ScopeQuery {
 
     /// Adds what a step on the packet filter is about. Elements of ranges are not found by key.
     fn add_filter(&mut self, change: &FilterStep) {
+        let uses_data = |expression: &Expression| {
+            matches!(expression, Expression::Lookup { to: LookupResult::Load(_), .. })
+        };
+        let is_partial = self.filter.chains.len() + self.filter.declarations.len() < MAX_PARTS;
         match change.item() {
+            FilterItem::Set(table, name) if is_partial => {
+                self.filter.declarations.insert((table, name));
+            }
+            FilterItem::Chain(table, name)
+                if is_partial && !change.rules().flat_map(|rule| &rule.expressions).any(uses_data) =>
+            {
+                self.filter.chains.insert((table, name));
+            }
             FilterItem::Element(key) => match &key.key[..] {
                 [KeyPart::Range(..)] => drop(self.filter.sets.insert((key.table, key.set))),
                 _ => drop(self.filter.elements.insert(key)),

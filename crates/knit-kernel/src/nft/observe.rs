@@ -31,6 +31,10 @@ pub struct FilterQuery {
     pub sets: BTreeSet<(TableKey, String)>,
     /// These elements, requested one by one. Not for sets of ranges.
     pub elements: BTreeSet<ElementKey>,
+    /// These chains with their rules.
+    pub chains: BTreeSet<(TableKey, String)>,
+    /// The declarations of these sets.
+    pub declarations: BTreeSet<(TableKey, String)>,
     /// All of this only if an observed link or route is Knit's.
     pub only_if_owned: bool,
 }
@@ -38,7 +42,11 @@ pub struct FilterQuery {
 impl FilterQuery {
     /// Whether nothing is requested.
     pub fn is_empty(&self) -> bool {
-        self.tables.is_empty() && self.sets.is_empty() && self.elements.is_empty()
+        self.tables.is_empty()
+            && self.sets.is_empty()
+            && self.elements.is_empty()
+            && self.chains.is_empty()
+            && self.declarations.is_empty()
     }
 }
 
@@ -66,11 +74,43 @@ fn try_observe(socket: &mut Socket, query: &FilterQuery) -> Result<Filter> {
             filter.tables.insert(key.clone(), table);
         }
     }
+    add_parts(socket, query, &mut filter)?;
     for (key, name) in &query.sets {
         filter.elements.extend(all_elements(socket, key, name)?);
     }
     add_elements(socket, &query.elements, &mut filter)?;
     Ok(filter)
+}
+
+/// Adds chains and declarations of sets, of tables that are not observed as a whole. Rules that use the data of a map cannot be
+/// decoded without its declaration.
+fn add_parts(socket: &mut Socket, query: &FilterQuery, filter: &mut Filter) -> Result<()> {
+    for (key, name) in query.declarations.iter().filter(|(key, _)| !query.tables.contains(key)) {
+        if let Some(set) = declaration(socket, key, name)? {
+            filter.tables.entry(key.clone()).or_default().sets.insert(name.clone(), set);
+        }
+    }
+    for (key, name) in query.chains.iter().filter(|(key, _)| !query.tables.contains(key)) {
+        let context = format!("get chain {name} of table {key}");
+        let mut message = encode::message(key, NFT_MSG_GETCHAIN, 0, context);
+        message.put_str(NFTA_CHAIN_NAME, name);
+        let found = socket.request_reply(message, |_, body| {
+            let (_, attributes) = NetfilterHeader::split(body)?;
+            chain(key.family, attributes)
+        });
+        let Some((_, mut found)) = absent_is_none(found)? else { continue };
+        let table = filter.tables.entry(key.clone()).or_default();
+        let mut message = encode::message(key, NFT_MSG_GETRULE, 0, format!("list rules of chain {name}"));
+        message.put_str(NFTA_RULE_CHAIN, name);
+        let rules = socket.dump(message, |_, body| {
+            let (_, attributes) = NetfilterHeader::split(body)?;
+            (attributes.first(NFTA_RULE_TABLE)?.str()? == key.name).then(|| rule(attributes, &table.sets))?
+        })?;
+        // Some kernels list the rules of other chains, too.
+        found.rules.extend(rules.into_iter().filter(|(of, _)| of == name).map(|(_, rule)| rule));
+        table.chains.insert(name.clone(), found);
+    }
+    Ok(())
 }
 
 /// Adds the elements that exist, all requested in one datagram. The declaration of a set is needed only to decode the data

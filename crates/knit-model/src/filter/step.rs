@@ -130,6 +130,15 @@ impl FilterStep {
         }
     }
 
+    /// The rules that it adds.
+    pub fn rules(&self) -> impl Iterator<Item = &FilterRule> {
+        let rules: &[FilterRule] = match self {
+            Self::SetRules { after, .. } => after,
+            _ => &[],
+        };
+        rules.iter()
+    }
+
     /// What it does to its item.
     pub fn effect(&self) -> StepEffect {
         match self {
