@@ -17,9 +17,9 @@ use knit_model::filter::rule::Verdict;
 use knit_model::filter::{ElementData, ElementKey, Filter, TableFamily};
 use knit_model::{Sandbox, SandboxId, Scope};
 use knit_policy::{
-    CLOSED, Decision, Flow, InterfacePolicies, LocalPod, PodChains, PodKey,
-    PodNetworks, Policy, PolicyId, PolicyIndex, PolicyKind, PolicyNamespace, PolicyPod, PolicyTables,
-    dispatch, is_pod_element, is_policy_name,
+    CLOSED, Decision, Flow, InterfacePolicies, LocalPod, PodChains, PodKey, PodNetworks, Policy, PolicyId,
+    PolicyIndex, PolicyKind, PolicyNamespace, PolicyPod, PolicyTables, dispatch, is_pod_element,
+    is_policy_name,
 };
 use serde::{Deserialize, Serialize};
 

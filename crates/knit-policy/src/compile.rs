@@ -14,7 +14,8 @@ use crate::index::PolicyIndex;
 use crate::isolation::Segment;
 use crate::members::{Member, PeerSet, PeerSets, short_hash};
 use crate::policy::{
-    Action, Direction, NamedPort, Peer, PodSelector, Policy, PolicyId, PortMatch, PortNumber, Protocol, Rule, Tier,
+    Action, Direction, NamedPort, Peer, PodSelector, Policy, PolicyId, PortMatch, PortNumber, Protocol, Rule,
+    Tier,
 };
 use crate::ranges;
 use crate::tables::{Element, PORTS, PodChains, PolicyTables, RANGES, SELF, denied, element};

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use serde::Serialize;
 
 use crate::index::PolicyIndex;
-use crate::pods::PodView;
 use crate::isolation::Segment;
+use crate::pods::PodView;
 use crate::policy::{Action, Direction, Peer, Policy, PolicyId, PortMatch, PortNumber, Rule, Tier};
 
 /// A connection after translation by Services: the destination is the backend.
@@ -154,9 +154,7 @@ impl PolicyIndex {
             Direction::Egress => flow.destination,
         };
         let is_peer = |one: &Peer| match one {
-            Peer::Pods(selector) => {
-                self.pods_at(peer, on).iter().any(|pod| self.selects_pod(selector, *pod))
-            }
+            Peer::Pods(selector) => self.pods_at(peer, on).iter().any(|pod| self.selects_pod(selector, *pod)),
             Peer::Range { range, except } => {
                 range.contains(&peer) && !except.iter().any(|hole| hole.contains(&peer))
             }

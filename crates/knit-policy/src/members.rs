@@ -57,7 +57,8 @@ impl PeerSet {
         match &self.named_port {
             None => with(None).collect(),
             Some((protocol, name)) => {
-                let ports = pod.ports().iter().filter(|port| port.protocol == *protocol && port.name == *name);
+                let ports =
+                    pod.ports().iter().filter(|port| port.protocol == *protocol && port.name == *name);
                 ports.flat_map(|port| with(Some(port.port))).collect::<BTreeSet<_>>().into_iter().collect()
             }
         }
@@ -151,9 +152,9 @@ impl PeerSets {
         pod: PodView<'a>,
         namespace: Option<&'a PolicyNamespace>,
     ) -> impl Iterator<Item = &'a mut PeerSetMembers> {
-        self.0.values_mut().filter(move |one| {
-            is_selected(&one.set.selector, pod.namespace(), pod.labels(), namespace)
-        })
+        self.0
+            .values_mut()
+            .filter(move |one| is_selected(&one.set.selector, pod.namespace(), pod.labels(), namespace))
     }
 }
 

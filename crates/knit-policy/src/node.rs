@@ -257,7 +257,8 @@ impl PolicyIndex {
         let sets = self.node.peers.keys().flat_map(|name| IpFamily::ALL.map(|family| family.suffixed(name)));
         let mut all: Vec<Element> = sets.flat_map(|name| self.elements_of_set(&name)).collect();
         let isolated = self.pods.groups().filter(|(_, group)| group.segment.is_some());
-        let addresses = isolated.flat_map(|(_, group)| self.pods.pods_of(group)).flat_map(|pod| pod.addresses());
+        let addresses =
+            isolated.flat_map(|(_, group)| self.pods.pods_of(group)).flat_map(|pod| pod.addresses());
         let keys: BTreeSet<ElementKey> = addresses.map(isolated_key).collect();
         all.extend(keys.into_iter().filter_map(|key| self.element(&key).map(|data| (key, data))));
         all
@@ -288,12 +289,14 @@ impl PolicyIndex {
         let before = std::mem::take(&mut self.node);
         let queued = before.changes.pods.clone();
         for (key, of_pod) in &before.local {
-            let state = |state: &LocalState| LocalState { sandboxes: state.sandboxes, ..LocalState::default() };
+            let state =
+                |state: &LocalState| LocalState { sandboxes: state.sandboxes, ..LocalState::default() };
             let of_pod = of_pod.iter().map(|(uid, one)| (uid.clone(), state(one))).collect();
             self.node.local.insert(key.clone(), of_pod);
         }
         groups.into_iter().for_each(|group| self.set_segment(group));
-        let isolated: Vec<String> = self.namespaces.iter().filter(|(_, one)| one.isolated).map(|(name, _)| name.clone()).collect();
+        let isolated: Vec<String> =
+            self.namespaces.iter().filter(|(_, one)| one.isolated).map(|(name, _)| name.clone()).collect();
         isolated.iter().for_each(|name| self.set_isolated(name, false));
         self.update_local(|_| true);
         let differs = |key: &PodKey| {
@@ -326,7 +329,8 @@ impl PolicyIndex {
     pub(crate) fn update_rules_of(&mut self, id: &PolicyId, old: Option<&Policy>) {
         let chains = self.node.chains_by_policy.get(id).cloned().unwrap_or_default();
         self.node.stale.extend(chains);
-        let subjects: Vec<_> = [old, self.policies.get(id)].into_iter().flatten().map(|policy| &policy.subject).collect();
+        let subjects: Vec<_> =
+            [old, self.policies.get(id)].into_iter().flatten().map(|policy| &policy.subject).collect();
         let is_affected = |key: &PodKey| {
             let in_namespace = id.kind != PolicyKind::NetworkPolicy || key.namespace == id.namespace;
             // Whether an unknown pod is closed depends on all policies that could be about it.
@@ -335,11 +339,13 @@ impl PolicyIndex {
                 self.knows_namespace(&key.namespace) && all.into_iter().all(|(uid, _)| pod.has_uid(uid))
             };
             in_namespace
-                && self.pod(key).filter(is_known).is_none_or(|pod| {
-                    subjects.iter().any(|subject| self.selects_pod(subject, pod))
-                })
+                && self
+                    .pod(key)
+                    .filter(is_known)
+                    .is_none_or(|pod| subjects.iter().any(|subject| self.selects_pod(subject, pod)))
         };
-        let affected: BTreeSet<PodKey> = self.node.local.keys().filter(|key| is_affected(key)).cloned().collect();
+        let affected: BTreeSet<PodKey> =
+            self.node.local.keys().filter(|key| is_affected(key)).cloned().collect();
         self.update_local(|key| affected.contains(key));
         self.node.stale.clear();
     }
@@ -427,7 +433,11 @@ impl PolicyIndex {
     }
 
     /// A pod changed: what it adds now is not what it added before.
-    pub(crate) fn touch_difference(&mut self, before: &BTreeSet<(ElementKey, Option<Segment>)>, key: &PodKey) {
+    pub(crate) fn touch_difference(
+        &mut self,
+        before: &BTreeSet<(ElementKey, Option<Segment>)>,
+        key: &PodKey,
+    ) {
         let now = self.elements_about(key);
         let different = before.symmetric_difference(&now).map(|(key, _)| key.clone());
         self.node.changes.elements.extend(different);
@@ -435,7 +445,8 @@ impl PolicyIndex {
 
     /// The sets of peers that select pods of each group of a namespace.
     pub(crate) fn peers_of_groups(&self, namespace: &str) -> BTreeMap<GroupId, BTreeSet<String>> {
-        let names = |pod: PodView<'_>| self.selecting(pod).into_iter().map(|(name, _)| name.clone()).collect();
+        let names =
+            |pod: PodView<'_>| self.selecting(pod).into_iter().map(|(name, _)| name.clone()).collect();
         let groups = self.pods.groups_of(namespace);
         groups.filter_map(|(id, group)| Some((id, names(self.pods.pods_of(group).next()?)))).collect()
     }
@@ -446,7 +457,8 @@ impl PolicyIndex {
         for (id, before) in before {
             let Some(group) = self.pods.group(*id) else { continue };
             let Some(first) = self.pods.pods_of(group).next() else { continue };
-            let now: BTreeSet<String> = self.selecting(first).into_iter().map(|(name, _)| name.clone()).collect();
+            let now: BTreeSet<String> =
+                self.selecting(first).into_iter().map(|(name, _)| name.clone()).collect();
             for name in before.symmetric_difference(&now) {
                 let Some(peers) = self.node.peers.get(name) else { continue };
                 let members = self.pods.pods_of(group).flat_map(|pod| peers.set.members(pod));
@@ -460,7 +472,8 @@ impl PolicyIndex {
 impl NodeRules {
     /// The pods of this node by name and uid, each with the number of its sandboxes.
     pub(crate) fn local(&self) -> Vec<(PodKey, String, usize)> {
-        let all = self.local.iter().flat_map(|(key, of_pod)| of_pod.iter().map(move |(uid, one)| (key, uid, one)));
+        let all =
+            self.local.iter().flat_map(|(key, of_pod)| of_pod.iter().map(move |(uid, one)| (key, uid, one)));
         all.map(|(key, uid, state)| (key.clone(), uid.clone(), state.sandboxes)).collect()
     }
 
@@ -545,7 +558,8 @@ impl NodeRules {
         let mut compiler = Compiler::new(index);
         let mut rules = compiler.rules(policies, next.clone(), ports, direction);
         if !index.drop_logs.is_empty() {
-            let mut tables = PolicyTables { chains: [(name.clone(), rules)].into(), ..PolicyTables::default() };
+            let mut tables =
+                PolicyTables { chains: [(name.clone(), rules)].into(), ..PolicyTables::default() };
             let drops = drops_of(&tables, &name, namespace, direction, policies);
             tables.log_drops(&drops, &index.drop_logs);
             rules = tables.chains.remove(&name).unwrap_or_default();

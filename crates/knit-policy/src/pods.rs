@@ -178,8 +178,7 @@ impl Pods {
 
     /// The groups of a namespace.
     pub(crate) fn groups_of(&self, namespace: &str) -> impl Iterator<Item = (GroupId, &Group)> {
-        let first =
-            GroupKey { namespace: namespace.to_owned(), labels: Labels::new(), ports: Vec::new() };
+        let first = GroupKey { namespace: namespace.to_owned(), labels: Labels::new(), ports: Vec::new() };
         let all = self.by_key.range(first..).take_while(move |(key, _)| key.namespace == namespace);
         all.filter_map(|(_, id)| Some((*id, self.group(*id)?))).collect::<Vec<_>>().into_iter()
     }
@@ -209,7 +208,8 @@ impl Pods {
         };
         let name: Arc<str> = key.name.as_str().into();
         let uid = Uid::of(&pod.uid);
-        let stored = StoredPod { name: Arc::clone(&name), group, uid, addresses: Addresses::of(&pod.addresses) };
+        let stored =
+            StoredPod { name: Arc::clone(&name), group, uid, addresses: Addresses::of(&pod.addresses) };
         let id = match self.free.pop() {
             Some(id) => id,
             None => {

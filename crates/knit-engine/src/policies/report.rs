@@ -297,7 +297,11 @@ impl State {
                 None => Err(ExplainError::UnknownPod(key.clone())),
                 Some(pod) => {
                     let addresses: Vec<IpAddr> = pod.addresses().collect();
-                    if addresses.is_empty() { Err(ExplainError::NoAddress(key.clone())) } else { Ok(addresses) }
+                    if addresses.is_empty() {
+                        Err(ExplainError::NoAddress(key.clone()))
+                    } else {
+                        Ok(addresses)
+                    }
                 }
             },
         }

@@ -27,9 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use knit_model::filter::field::IpFamily;
 use knit_model::filter::rule::{Expression, FilterRule, Verdict};
-use knit_model::filter::{
-    ElementKey, Filter, FilterChain, FilterSet, FilterTable, TableFamily,
-};
+use knit_model::filter::{ElementKey, Filter, FilterChain, FilterSet, FilterTable, TableFamily};
 use knit_model::provenance::{Dialect, Provenance};
 use knit_model::{NetState, SandboxId, Scope};
 use knit_policy::{CLOSED, Element, PolicyChanges, PolicyTables, is_peer_set, is_rule_name};
@@ -142,7 +140,8 @@ pub(super) fn is_applying_all(state: &State) -> bool {
 
 /// Whether [`Unit::Policies`] can be compared: it needs the tables.
 pub(crate) fn can_start(state: &State) -> bool {
-    let is_busy = state.dirty.contains(&Unit::PacketFilter) || state.in_flight.contains_key(&Unit::PacketFilter);
+    let is_busy =
+        state.dirty.contains(&Unit::PacketFilter) || state.in_flight.contains_key(&Unit::PacketFilter);
     !is_busy && !packet_filter::is_awaited(state)
 }
 

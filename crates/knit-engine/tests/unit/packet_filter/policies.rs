@@ -205,6 +205,58 @@ fn pods_move_to_other_chains_and_unused_ones_are_removed() {
 }
 
 #[test]
+fn rules_are_not_recorded_and_a_failed_change_compares_everything() {
+    let mut node = Node::with_policies();
+    node.list(&[("db", from_web())]);
+    node.attach_pod("a");
+    let before = node.journal.len();
+    node.held = Some(Unit::Policies);
+    node.handle(changed(pod("far2", "web", &["10.80.0.8"])));
+    node.held = None;
+    node.pending.clear();
+    let problem = Problem::new(String::new(), Reason::KernelError, "no memory".to_owned());
+    let failure = ApplyFailure { problem, rolled_back: true, missing_tables: false, unsupported: None };
+    node.take_plans();
+    node.handle(Event::PlanApplied(PlanResult { unit: Unit::Policies, result: Err(failure) }));
+    let units: Vec<Unit> = node.take_plans().into_iter().map(|(unit, _)| unit).collect();
+    assert_eq!(units, [Unit::PacketFilter]);
+    assert!(node.peers().contains(&"10.80.0.8".to_owned()), "{:?}", node.peers());
+    node.handle(changed(pod("far3", "web", &["10.80.0.9"])));
+    let is_of_policies = |record: &Record| match record {
+        Record::ChangeStarted(started) => started.unit == Unit::Policies,
+        Record::ChangeEnded(ended) => ended.unit == Unit::Policies,
+        _ => false,
+    };
+    assert!(!node.journal[before..].iter().any(is_of_policies));
+    assert!(node.state.problems.is_empty(), "{:?}", node.state.problems);
+}
+
+/// The chain of a new pod is not in the kernel yet: it gets no interface before.
+#[test]
+fn a_pod_waits_for_its_chain_and_a_used_chain_stays() {
+    let mut node = Node::with_policies();
+    node.list(&[("db", from_web())]);
+    node.attach_pod("a");
+    let first = node.policy_chains();
+    node.held = Some(Unit::Policies);
+    node.handle(applied("all", &json!({"podSelector": {}})));
+    assert_eq!((node.policy_chains(), node.restricted().len()), (first.clone(), 1), "the old chain applies");
+    node.release();
+    assert_eq!(node.restricted().len(), 1);
+    let second = node.policy_chains();
+    assert!(second != first && second.len() == 1, "{second:?}");
+    // The pod's change is held back: the chain that it leaves stays, with its sets.
+    node.held = Some(sandbox("a"));
+    node.handle(deleted("all"));
+    let both = node.policy_chains();
+    assert!(both.contains(&first[0]) && both.contains(&second[0]), "{both:?}");
+    assert_eq!(node.restricted(), [format!("10.75.0.2 : jump {}", second[0])]);
+    node.release();
+    assert_eq!(node.policy_chains(), first);
+    assert!(node.state.problems.is_empty(), "{:?}", node.state.problems);
+}
+
+#[test]
 fn a_restart_keeps_policies_until_everything_is_known() {
     let mut node = Node::with_policies();
     node.list(&[("db", from_web())]);

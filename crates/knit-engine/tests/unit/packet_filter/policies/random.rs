@@ -35,7 +35,8 @@ fn change() -> impl Strategy<Value = Change> {
             .prop_map(|(name, exists, of, from)| Change::Policy(name, exists, of, from)),
         (0..2_usize, any::<bool>(), app.clone(), app.clone())
             .prop_map(|(name, exists, of, from)| Change::ClusterPolicy(name, exists, of, from)),
-        (0..PODS.len(), app.clone(), any::<bool>()).prop_map(|(pod, app, of_app)| Change::Pod(pod, app, of_app)),
+        (0..PODS.len(), app.clone(), any::<bool>())
+            .prop_map(|(pod, app, of_app)| Change::Pod(pod, app, of_app)),
         (0..3_u8, any::<bool>(), app).prop_map(|(number, exists, app)| Change::Remote(number, exists, app)),
         any::<bool>().prop_map(Change::Isolate),
         (0..PODS.len()).prop_map(Change::Attach),
@@ -71,7 +72,8 @@ impl Node {
             },
             Change::ClusterPolicy(name, exists, of, from) => {
                 let id = PolicyId::of_cluster(format!("c{name}"));
-                let (policy, _) = cluster_network_policy::translate(id.clone(), &about_cluster(*name, *of, *from));
+                let (policy, _) =
+                    cluster_network_policy::translate(id.clone(), &about_cluster(*name, *of, *from));
                 self.send_policy(match exists {
                     true => PolicyEvent::PolicyApplied(Box::new(policy.unwrap())),
                     false => PolicyEvent::PolicyDeleted(id),
@@ -85,7 +87,8 @@ impl Node {
                 self.send_policy(PolicyEvent::PodChanged { key, pod: Some(one) });
             }
             Change::Remote(number, exists, app) => {
-                let (key, one) = pod(&format!("far{number}"), APPS[*app], &[&format!("10.80.0.{number}"), "fd80::7"]);
+                let (key, one) =
+                    pod(&format!("far{number}"), APPS[*app], &[&format!("10.80.0.{number}"), "fd80::7"]);
                 self.send_policy(PolicyEvent::PodChanged { key, pod: exists.then_some(one) });
             }
             Change::Isolate(isolated) => {
