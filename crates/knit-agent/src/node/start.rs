@@ -140,7 +140,9 @@ impl Node {
         for began in unfinished {
             let sandboxes: Vec<_> = match &began.unit {
                 Unit::Sandbox(id) => self.state.sandboxes.get(id).cloned().into_iter().collect(),
-                Unit::Bridge(_) | Unit::NodeRoutes | Unit::PacketFilter | Unit::Services | Unit::Policies => Vec::new(),
+                Unit::Bridge(_) | Unit::NodeRoutes | Unit::PacketFilter | Unit::Services | Unit::Policies => {
+                    Vec::new()
+                }
             };
             let (left, scopes) = self.executor.roll_back(&began.plan, &sandboxes);
             self.deferred_deletes.extend(scopes);

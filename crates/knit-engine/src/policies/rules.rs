@@ -154,7 +154,8 @@ pub(crate) fn is_awaited(state: &State, id: &SandboxId) -> bool {
     let rules = &state.policies.rules;
     let compares_all = is_busy(&Unit::PacketFilter) && (is_complete(state) || rules.applying_all.is_some());
     let changes = rules.applying.is_some() || rules.pending.has_structure();
-    if !compares_all && !(changes && is_busy(&Unit::Policies)) {
+    let changes_chains = changes && is_busy(&Unit::Policies);
+    if !(compares_all || changes_chains) {
         return false;
     }
     let chains = state.chains_of(id);
