@@ -216,13 +216,15 @@ impl State {
         sandbox.map(|sandbox| self.policies.index.local_chains(local_pod(sandbox))).unwrap_or_default()
     }
 
-    /// Whether the tables need what leads to the chains of policies.
+    /// Whether the tables need what leads to the chains of policies. Isolation needs them also on a node without pods: elements
+    /// lead from the addresses of all isolated pods to the chains of their segments.
     pub(crate) fn needs_policy_tables(&self) -> bool {
         let policies = &self.policies;
         let is_restricted = || policies.index.all_local_chains().any(|(_, chains)| !chains.is_empty());
         self.enforces_policies()
             && (self.holds_policies()
                 || policies.rules.has_applied()
+                || policies.index.has_chains()
                 || is_restricted()
                 || pod_elements(self).next().is_some())
     }
@@ -391,6 +393,8 @@ fn update_local(state: &mut State, id: &SandboxId) {
 fn on_change(state: &mut State) {
     if !state.enforces_policies() || !state.policies.has_synced() {
         state.policies.was_incomplete = true;
+        // New pods are closed from now on.
+        packet_filter::on_policy_change(state);
         return;
     }
     let was_incomplete = std::mem::take(&mut state.policies.was_incomplete);

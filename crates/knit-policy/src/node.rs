@@ -180,6 +180,11 @@ impl PolicyIndex {
         PolicyTables { chains: chains.collect(), sets: peers.chain(constants).collect() }
     }
 
+    /// Whether there are rules for this node: a policy restricts a pod here, or pods are isolated, here or elsewhere.
+    pub fn has_chains(&self) -> bool {
+        !self.node.chains.is_empty()
+    }
+
     /// The rules of a chain, as long as it is used.
     pub fn chain(&self, name: &str) -> Option<&[FilterRule]> {
         self.node.chains.get(name).map(|chain| chain.rules.as_slice())

@@ -352,6 +352,7 @@ pub(crate) fn on_tables_applied(state: &mut State) {
     if let Some(tables) = state.policies.rules.applying_all.take() {
         state.policies.rules.applied = Some(tables);
         on_pod_change(state);
+        packet_filter::on_policy_change(state);
     }
     if !state.policies.rules.pending.is_empty() {
         state.dirty.insert(Unit::Policies);

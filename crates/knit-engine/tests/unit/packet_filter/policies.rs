@@ -1,5 +1,6 @@
 //! Network policies: which rules and elements they are, when they change, and what a restart keeps.
 
+mod isolation;
 mod random;
 mod report;
 
@@ -15,13 +16,13 @@ use serde_json::{Value, json};
 use super::*;
 use crate::support::settings;
 
-/// The cluster network with policies.
-fn network_with_policies() -> StoredObject {
+/// The cluster network with policies, and with or without masquerading, which needs a table of its own accord.
+fn network_with_policies(masquerade: bool) -> StoredObject {
     let mut object = network(true);
     let IntentSpec::NodeRoutes(node_routes) = &mut object.intents.last_mut().unwrap().spec else {
         panic!("{object:?}")
     };
-    node_routes.network_policy = true;
+    (node_routes.network_policy, node_routes.masquerade) = (true, masquerade);
     object
 }
 
@@ -62,8 +63,12 @@ fn from_web() -> Value {
 
 impl Node {
     fn with_policies() -> Self {
+        Self::with_policies_and(false)
+    }
+
+    fn with_policies_and(masquerade: bool) -> Self {
         let mut node = Self::empty();
-        node.handle(Event::ObjectApplied(network_with_policies()));
+        node.handle(Event::ObjectApplied(network_with_policies(masquerade)));
         node
     }
 

@@ -40,6 +40,7 @@ fn attach_after_a_flush_restores_the_tables() {
     node.kernel.flush_ruleset(&Scope::Host);
     node.attach_results();
     // The first one fails for lack of the tables, which are compared with the kernel then.
+    node.expects_rejections = true;
     for result in [false, true] {
         node.attach("b");
         assert_eq!(node.attach_results(), [("b".to_owned(), result)]);
@@ -73,7 +74,8 @@ fn a_start_repairs_no_tables_before_the_resync() {
     node.state = node.replayed();
     node.handle(Event::Restarted);
     assert_eq!(node.take_plans(), []);
-    // An attach that comes first restores the tables for all pods.
+    // An attach that comes first fails, and restores the tables for all pods.
+    node.expects_rejections = true;
     node.attach("b");
     node.detach("b");
     assert_eq!(*node.kernel.filter(&Scope::Host), before);

@@ -1,5 +1,7 @@
 //! Executes the engine's effects against an in-memory kernel.
 
+use std::collections::BTreeMap;
+
 use knit_engine::call::{NetnsInfo, NetnsOutcome};
 use knit_engine::{ApplyFailure, Effect, Event, ObserveRequest, PlanResult, StoredObject, cluster};
 use knit_model::intent::{IntentSpec, NetworkIntent};
@@ -56,7 +58,15 @@ pub fn restrict_filter(observed: &mut NetState, request: &ObserveRequest) {
     };
     for (scope, state) in &mut observed.scopes {
         match scope {
-            Scope::Host => filter::restrict(&mut state.filter, &requested),
+            Scope::Host => {
+                let mut all = BTreeMap::new();
+                if request.filter_with_elements {
+                    all.clone_from(&state.filter.elements);
+                    all.retain(|key, _| request.filter_tables.contains(&key.table));
+                }
+                filter::restrict(&mut state.filter, &requested);
+                state.filter.elements.extend(all);
+            }
             Scope::Sandbox(_) => {
                 state.filter.tables.retain(|key, _| request.sandbox_tables.contains(key));
                 state.filter.elements.retain(|key, _| request.sandbox_tables.contains(&key.table));

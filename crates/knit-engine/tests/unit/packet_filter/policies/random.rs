@@ -141,8 +141,11 @@ impl Node {
 
 proptest! {
     #[test]
-    fn changes_leave_nothing_for_a_comparison_of_everything(changes in prop::collection::vec(change(), 1..40)) {
-        let mut node = Node::with_policies();
+    fn changes_leave_nothing_for_a_comparison_of_everything(
+        changes in prop::collection::vec(change(), 1..40),
+        masquerade: bool,
+    ) {
+        let mut node = Node::with_policies_and(masquerade);
         node.list(&[("p0", from_web())]);
         let mut attached = BTreeSet::new();
         for (at, change) in changes.iter().enumerate() {
