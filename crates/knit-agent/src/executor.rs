@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use knit_engine::call::{NetnsInfo, NetnsOutcome};
 use knit_engine::packet_filter::{FastPathChange, Rerouted};
-use knit_engine::services::StaleConnections;
+use knit_engine::services::{ServiceEvent, StaleConnections};
 use knit_engine::{
     ApplyFailure, Effect, Event, ObserveRequest, PlanResult, PublicKeys, Unit, UnsupportedKind,
 };
@@ -230,10 +230,7 @@ impl KernelExecutor {
                 self.reroute_connections(rerouted);
                 Ok(Completion::default())
             }
-            Effect::EndConnections(stale) => {
-                self.end_connections(stale);
-                Ok(Completion::default())
-            }
+            Effect::EndConnections(stale) => Ok(self.end_connections(stale)),
             Effect::RunPluginChain { command: verb, interface: chained } => {
                 let (verb, result) = (*verb, plugin_chain::run(*verb, chained));
                 Ok(Completion::with(Event::PluginChainDone { key: chained.key(), command: verb, result }))
@@ -264,12 +261,17 @@ impl KernelExecutor {
     }
 
     /// Drops conntrack entries of UDP connections through Services whose backend is not chosen any more: a client that keeps its
-    /// port would send to it for ever.
-    fn end_connections(&mut self, stale: &StaleConnections) {
+    /// port would send to it for ever. On failure the engine repeats it.
+    fn end_connections(&mut self, stale: &StaleConnections) -> Completion {
         match self.kernel.delete_udp_entries(|to, has_dnat, backend| stale.contains(to, has_dnat, backend)) {
-            Ok(count) => tracing::debug!(count, "ended UDP connections to backends that are gone"),
+            Ok(count) => {
+                tracing::debug!(count, "ended UDP connections to backends that are gone");
+                Completion::default()
+            }
             Err(why) => {
-                tracing::warn!(error = %why, "cannot end UDP connections to backends that are gone")
+                tracing::warn!(error = %why, "cannot end UDP connections to backends that are gone; trying again");
+                let frontends = stale.frontends.keys().copied().collect();
+                Completion::with(Event::Services(ServiceEvent::ConnectionsNotEnded(frontends)))
             }
         }
     }

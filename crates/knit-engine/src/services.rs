@@ -4,23 +4,28 @@
 //! both have been listed after a start, everything in the kernel stays as it is. The chains belong to [`Unit::PacketFilter`], the
 //! elements to [`Unit::Services`], which compares only the Services that changed.
 
+mod connections;
+mod retry;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
+use knit_ipam::Time;
 use knit_model::Scope;
 use knit_model::filter::field::IpFamily;
 use knit_model::filter::{ElementData, ElementKey, Filter, FilterSet, FilterTable, TableFamily};
 use knit_model::provenance::{Dialect, Provenance};
 use knit_service::{
-    Backend, BackendChain, EndpointSlice, Frontend, HealthCheck, NodeFacts, Protocol, Service, ServiceIndex,
-    ServiceKey, SliceKey, TableOptions, UdpFrontends, chain_elements, dispatch, is_dynamic_set,
-    is_service_name, pod_set,
+    BackendChain, EndpointSlice, Frontend, HealthCheck, NodeFacts, Service, ServiceIndex, ServiceKey,
+    SliceKey, TableOptions, UdpFrontends, chain_elements, dispatch, is_dynamic_set, is_service_name, pod_set,
 };
 use serde::{Deserialize, Serialize};
 
+pub use self::connections::StaleConnections;
+use self::retry::Retry;
 use crate::cluster;
-use crate::event::{Effect, Unit};
+use crate::event::Unit;
 use crate::packet_filter;
 use crate::resolve::Resolved;
 use crate::state::State;
@@ -44,6 +49,10 @@ pub enum ServiceEvent {
     SliceDeleted(SliceKey),
     /// This node.
     Node(NodeFacts),
+    /// UDP connections to these frontends could not be ended.
+    ConnectionsNotEnded(Vec<Frontend>),
+    /// A timer fired: something that failed is to be tried again.
+    RetryTimer,
 }
 
 /// Elements of the packet filter.
@@ -65,39 +74,28 @@ pub(crate) struct ServiceState {
     compares_all: bool,
     /// Whether the kernel has what was listed: no element from before the start leads to another chain.
     is_settled: bool,
-    /// The Services of the change in flight.
+    /// The Services of the change in flight, as it leaves them: they may have changed again since.
     #[serde(skip)]
-    applying: BTreeMap<ServiceKey, Elements>,
+    applying: BTreeMap<ServiceKey, AppliedService>,
     /// The elements of each Service in the kernel.
     #[serde(with = "knit_model::serde_pairs")]
     applied: BTreeMap<ServiceKey, Elements>,
-    /// Where UDP connections of each Service may lead.
+    /// Where UDP connections of each Service may lead, as of its elements in the kernel.
     #[serde(with = "knit_model::serde_pairs")]
     udp: BTreeMap<ServiceKey, UdpFrontends>,
+    /// Frontends whose UDP connections could not be ended.
+    unchecked: BTreeSet<Frontend>,
+    /// When that is tried again.
+    connection_retry: Option<Retry>,
     /// The chains that elements lead to, before or after pending changes.
     chains: BTreeSet<BackendChain>,
 }
 
-/// UDP connections through Services whose backend is not chosen any more.
+/// What a change leaves of a Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StaleConnections {
-    /// Where connections to these frontends may lead. Those that lead elsewhere are stale.
-    pub frontends: UdpFrontends,
-}
-
-impl StaleConnections {
-    /// Whether a connection with this original destination may not go to this end: it is no backend any more, or the connection
-    /// was opened before there was one.
-    pub fn contains(&self, to: SocketAddr, has_dnat: bool, backend: SocketAddr) -> bool {
-        let (protocol, port) = (Protocol::Udp, to.port());
-        let address = Frontend::Address { address: to.ip(), protocol, port };
-        // Without translation a connection to the port of a node is none through a Service.
-        let family = IpFamily::of(to.ip());
-        let node_port = has_dnat.then_some(Frontend::NodePort { family, protocol, port });
-        let frontends = [Some(address), node_port].into_iter().flatten();
-        let backend = Backend { address: backend.ip(), port: backend.port() };
-        frontends.filter_map(|frontend| self.frontends.get(&frontend)).any(|all| !all.contains(&backend))
-    }
+struct AppliedService {
+    elements: Elements,
+    udp: UdpFrontends,
 }
 
 impl State {
@@ -134,41 +132,38 @@ impl State {
 }
 
 /// Handles a change.
-pub(crate) fn handle(state: &mut State, event: ServiceEvent) {
-    let event = match event {
-        ServiceEvent::ServicesListed(all) => {
-            state.services.with_external_ips.clear();
-            ServiceEvent::ServicesListed(all.into_iter().map(|one| restricted(state, one)).collect())
-        }
-        ServiceEvent::ServiceApplied(service) => {
-            ServiceEvent::ServiceApplied(Box::new(restricted(state, *service)))
-        }
-        other => other,
-    };
-    let services = &mut state.services;
-    let index = &mut services.index;
+pub(crate) fn handle(state: &mut State, event: ServiceEvent, now: Time, effects: &mut Effects) {
     let affected = match event {
         ServiceEvent::ServicesListed(all) => {
-            services.has_services = true;
-            index.set_services(all)
+            state.services.with_external_ips.clear();
+            let all = all.into_iter().map(|one| restricted(state, one)).collect();
+            state.services.has_services = true;
+            state.services.index.set_services(all)
         }
-        ServiceEvent::ServiceApplied(service) => index.apply_service(*service),
+        ServiceEvent::ServiceApplied(service) => {
+            let service = restricted(state, *service);
+            state.services.index.apply_service(service)
+        }
         ServiceEvent::ServiceDeleted(key) => {
-            services.with_external_ips.remove(&key);
-            index.remove_service(&key)
+            state.services.with_external_ips.remove(&key);
+            state.services.index.remove_service(&key)
         }
         ServiceEvent::SlicesListed(all) => {
-            services.has_slices = true;
-            index.set_slices(all)
+            state.services.has_slices = true;
+            state.services.index.set_slices(all)
         }
-        ServiceEvent::SliceApplied(slice) => index.apply_slice(*slice),
-        ServiceEvent::SliceDeleted(key) => index.remove_slice(&key),
+        ServiceEvent::SliceApplied(slice) => state.services.index.apply_slice(*slice),
+        ServiceEvent::SliceDeleted(key) => state.services.index.remove_slice(&key),
         ServiceEvent::Node(node) => {
-            services.has_node = true;
-            index.set_node(node)
+            state.services.has_node = true;
+            state.services.index.set_node(node)
         }
+        ServiceEvent::ConnectionsNotEnded(frontends) => {
+            return connections::on_failure(state, frontends, now);
+        }
+        ServiceEvent::RetryTimer => return connections::end(state, BTreeSet::new(), effects),
     };
-    services.pending.extend(affected);
+    state.services.pending.extend(affected);
     queue(state);
 }
 
@@ -240,6 +235,8 @@ pub(crate) fn on_setting_change(state: &mut State) {
         state.services.applied.clear();
         state.services.chains.clear();
         state.services.udp.clear();
+        state.services.unchecked.clear();
+        state.services.connection_retry = None;
         state.services.is_settled = false;
     }
     if is_on {
@@ -291,7 +288,8 @@ pub(crate) fn resolve(state: &mut State) -> Resolved {
             }
         }
         resolved.unit_state.filter.extend(new.clone());
-        services.applying.insert(key, new);
+        let udp = services.index.udp_frontends(&key);
+        services.applying.insert(key, AppliedService { elements: new, udp });
     }
     if has_ranges && !compares_all {
         // Elements of sets of ranges are compared as a whole.
@@ -329,25 +327,21 @@ pub(crate) fn owns_set(name: &str) -> bool {
 /// A change has ended successfully: connections to backends that are gone end, and chains that nothing leads to are removed.
 pub(crate) fn on_change_end(state: &mut State, effects: &mut Effects) {
     let services = &mut state.services;
-    let mut stale = StaleConnections::default();
-    for (key, elements) in std::mem::take(&mut services.applying) {
-        let now = services.index.udp_frontends(&key);
+    let mut changed = BTreeSet::new();
+    for (key, AppliedService { elements, udp }) in std::mem::take(&mut services.applying) {
         let before = services.udp.remove(&key).unwrap_or_default();
-        let is_changed = |frontend: &&Frontend| before.get(*frontend) != now.get(*frontend);
-        let changed = before.keys().chain(now.keys()).filter(is_changed);
-        let backends = |frontend: &Frontend| now.get(frontend).cloned().unwrap_or_default();
-        stale.frontends.extend(changed.map(|frontend| (*frontend, backends(frontend))));
-        if !now.is_empty() {
-            services.udp.insert(key.clone(), now);
+        let is_changed = |frontend: &&Frontend| before.get(*frontend) != udp.get(*frontend);
+        changed.extend(before.keys().chain(udp.keys()).filter(is_changed).copied());
+        if !udp.is_empty() {
+            services.udp.insert(key.clone(), udp);
         }
         match elements.is_empty() {
             true => drop(services.applied.remove(&key)),
             false => drop(services.applied.insert(key, elements)),
         }
     }
-    if !stale.frontends.is_empty() {
-        effects.list.push(Effect::EndConnections(stale));
-    }
+    connections::end(state, changed, effects);
+    let services = &mut state.services;
     if !std::mem::replace(&mut services.is_settled, true) {
         state.dirty.insert(Unit::PacketFilter);
     }

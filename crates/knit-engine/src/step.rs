@@ -164,7 +164,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
         Event::TunnelEndpoints(config) => overlay::on_tunnel_endpoints(state, config, &mut effects),
         Event::Namespaces(event) => namespaces::handle(state, event, &mut effects),
         Event::Policies(event) => policies::handle(state, event),
-        Event::Services(event) => services::handle(state, event),
+        Event::Services(event) => services::handle(state, event, now, &mut effects),
         Event::RemotePods { namespace, addresses } => {
             egress::on_remote_pods(state, &namespace, &addresses, &mut effects);
         }

@@ -5,6 +5,7 @@ mod completions;
 mod extensions;
 mod notifications;
 mod pending_changes;
+mod service_retries;
 mod unit_log;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -275,6 +276,7 @@ impl<'a> EventLoop<'a> {
         let others = self.deferred_delete_at.into_iter().chain(self.stray_check_at).chain(self.trim_at);
         until = others
             .chain(self.next_notification_at().filter(|_| self.stopping.is_none()))
+            .chain(self.next_service_retry_at())
             .fold(until, Instant::min);
         if self.manifests.is_some() {
             until = until.min(self.manifests_at);
@@ -449,6 +451,7 @@ impl<'a> EventLoop<'a> {
             self.read_manifests()?;
         }
         self.send_due_notifications()?;
+        self.retry_services()?;
         if now >= self.sandbox_check_at {
             self.sandbox_check_at = now + self.options.sandbox_check_interval;
             let work = self.node.prepare_sandbox_check();

@@ -13,6 +13,7 @@ use knit_engine::call::{
 };
 use knit_engine::namespaces::{NamespaceEvent, NamespaceOptions, Namespaces};
 use knit_engine::packet_filter::{FastPath, FastPathChange};
+use knit_engine::services::StaleConnections;
 use knit_engine::{
     ApplyFailure, AttachRequest, CallId, CallResult, Effect, Event, PlanResult, Record, State, StoredObject,
     Unit, cluster, step,
@@ -51,6 +52,8 @@ struct Node {
     observations: Vec<(Unit, bool)>,
     fast_path_changes: Vec<FastPathChange>,
     results: Vec<(String, CallResult)>,
+    /// The connections that were to be ended.
+    ended: Vec<StaleConnections>,
 }
 
 impl Node {
@@ -67,6 +70,7 @@ impl Node {
             observations: Vec::new(),
             fast_path_changes: Vec::new(),
             results: Vec::new(),
+            ended: Vec::new(),
         }
     }
 
@@ -84,9 +88,8 @@ impl Node {
                 for effect in step(&mut self.state, event, Time(1)) {
                     match effect {
                         Effect::Journal(record) => self.journal.push(record),
-                        Effect::ObjectsChanged(_)
-                        | Effect::RerouteConnections(_)
-                        | Effect::EndConnections(_) => {}
+                        Effect::ObjectsChanged(_) | Effect::RerouteConnections(_) => {}
+                        Effect::EndConnections(stale) => self.ended.push(stale),
                         Effect::UpdateFastPath(change) => self.fast_path_changes.push(change),
                         Effect::Respond { call, result: answer } => self.results.push((call.0, answer)),
                         effect => self.pending.push_back(effect),

@@ -1,5 +1,7 @@
 //! Services: which units change, what is compared with the kernel, and what a restart keeps.
 
+mod connections;
+
 use knit_engine::nodes::{NodeEvent, NodeInfo};
 use knit_engine::services::ServiceEvent;
 use knit_model::filter::field::IpFamily;
