@@ -87,34 +87,42 @@ impl Nodes {
     }
 }
 
-/// Handles a change of nodes. Most updates of a Node are heartbeats, which change nothing here.
-pub(crate) fn handle(state: &mut State, event: NodeEvent, effects: &mut Effects) {
-    let changed = match event {
+/// Handles a change of nodes. Most updates of a Node are heartbeats, which change nothing here. Returns whether addresses of nodes
+/// or pod ranges may have changed.
+pub(crate) fn handle(state: &mut State, event: NodeEvent, effects: &mut Effects) -> bool {
+    let (changed, is_address_change) = match event {
         NodeEvent::Connected(connected) => {
             if state.nodes.connected.as_ref() == Some(&connected) {
-                return;
+                return false;
             }
             state.nodes.connected = Some(connected);
-            return peers::update_all(state, effects);
+            peers::update_all(state, effects);
+            return true;
         }
         NodeEvent::Listed(listed) => {
             let listed: BTreeMap<String, NodeInfo> =
                 listed.into_iter().map(|node| (node.name.clone(), node)).collect();
             if state.nodes.all.as_ref() == Some(&listed) {
-                return;
+                return false;
             }
             egress::on_node_change(state, |state| state.nodes.all = Some(listed), effects);
             overlay::update_underlay(state, effects);
-            return peers::update_all(state, effects);
+            peers::update_all(state, effects);
+            return true;
         }
         NodeEvent::Applied(node) => {
-            let Some(known) = &state.nodes.all else { return };
+            let Some(known) = &state.nodes.all else { return false };
             let before = known.get(&node.name);
             if before == Some(&node) {
-                return;
+                return false;
             }
-            let (name, same_readiness) =
-                (node.name.clone(), before.is_some_and(|before| before.is_ready == node.is_ready));
+            let has_same = |is_same: fn(&NodeInfo, &NodeInfo) -> bool| {
+                before.is_some_and(|before| is_same(before, &node))
+            };
+            let same_readiness = has_same(|before, node| before.is_ready == node.is_ready);
+            let same_addresses =
+                has_same(|before, node| before.addresses == node.addresses && before.ranges == node.ranges);
+            let name = node.name.clone();
             let insert = |state: &mut State| {
                 state.nodes.all.as_mut().and_then(|all| all.insert(node.name.clone(), node));
             };
@@ -122,19 +130,52 @@ pub(crate) fn handle(state: &mut State, event: NodeEvent, effects: &mut Effects)
                 true => insert(state),
                 false => egress::on_node_change(state, insert, effects),
             }
-            name
+            (name, !same_addresses)
         }
         NodeEvent::Deleted(name) => {
             if state.nodes.get(&name).is_none() {
-                return;
+                return false;
             }
             let remove = |state: &mut State| {
                 state.nodes.all.as_mut().and_then(|all| all.remove(&name));
             };
             egress::on_node_change(state, remove, effects);
-            name
+            (name, true)
         }
     };
     overlay::update_underlay(state, effects);
     peers::update(state, &BTreeSet::from([changed]), effects);
+    is_address_change
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heartbeats_and_readiness_change_no_addresses() {
+        let (mut state, mut effects) = (State::default(), Effects::default());
+        let mut handle = |event: NodeEvent| super::handle(&mut state, event, &mut effects);
+        let node = NodeInfo {
+            name: "a".to_owned(),
+            ranges: vec!["10.75.1.0/24".parse().unwrap()],
+            addresses: vec!["192.0.2.9".parse().unwrap()],
+            ..NodeInfo::default()
+        };
+        let listed = || NodeEvent::Listed(vec![node.clone()]);
+        assert_eq!([listed(), listed()].map(&mut handle), [true, false]);
+        let applied = |change: fn(&mut NodeInfo)| {
+            let mut node = node.clone();
+            change(&mut node);
+            NodeEvent::Applied(node)
+        };
+        assert!(!handle(applied(|_| ())), "a heartbeat");
+        assert!(!handle(applied(|node| node.is_ready = true)));
+        assert!(handle(applied(|node| node.addresses.clear())));
+        assert!(handle(applied(|_| ())));
+        assert!(handle(applied(|node| node.ranges.clear())));
+        assert!(handle(applied(|node| node.name = "b".to_owned())), "a new node");
+        let gone = || NodeEvent::Deleted("b".to_owned());
+        assert_eq!([gone(), gone()].map(handle), [true, false]);
+    }
 }

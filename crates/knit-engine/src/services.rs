@@ -5,12 +5,11 @@
 //! elements to [`Unit::Services`], which compares only the Services that changed.
 
 mod connections;
+mod reserved;
 mod retry;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
-use ipnet::IpNet;
 use knit_ipam::Time;
 use knit_model::Scope;
 use knit_model::filter::field::IpFamily;
@@ -23,6 +22,7 @@ use knit_service::{
 use serde::{Deserialize, Serialize};
 
 pub use self::connections::StaleConnections;
+pub(crate) use self::reserved::on_reserved_change;
 use self::retry::Retry;
 use crate::cluster;
 use crate::event::Unit;
@@ -135,13 +135,12 @@ impl State {
 pub(crate) fn handle(state: &mut State, event: ServiceEvent, now: Time, effects: &mut Effects) {
     let affected = match event {
         ServiceEvent::ServicesListed(all) => {
-            state.services.with_external_ips.clear();
-            let all = all.into_iter().map(|one| restricted(state, one)).collect();
+            let all = reserved::restrict_all(state, all);
             state.services.has_services = true;
             state.services.index.set_services(all)
         }
         ServiceEvent::ServiceApplied(service) => {
-            let service = restricted(state, *service);
+            let service = reserved::restrict(state, *service);
             state.services.index.apply_service(service)
         }
         ServiceEvent::ServiceDeleted(key) => {
@@ -164,50 +163,6 @@ pub(crate) fn handle(state: &mut State, event: ServiceEvent, now: Time, effects:
         ServiceEvent::RetryTimer => return connections::end(state, BTreeSet::new(), effects),
     };
     state.services.pending.extend(affected);
-    queue(state);
-}
-
-/// The Service without external IPs that belong to others: whoever creates Services could take over their connections.
-fn restricted(state: &mut State, service: Service) -> Service {
-    state.services.with_external_ips.remove(&service.key);
-    if service.external_ips.is_empty() {
-        return service;
-    }
-    let open = without_reserved_ips(state, service.clone());
-    state.services.with_external_ips.insert(service.key.clone(), service);
-    open
-}
-
-fn without_reserved_ips(state: &State, mut service: Service) -> Service {
-    service.external_ips.retain(|address| !is_reserved(state, *address));
-    service
-}
-
-/// Whether an address is that of a node, or of a range of pods or Services, or is none that packets from outside can have.
-fn is_reserved(state: &State, address: IpAddr) -> bool {
-    let is_special = address.is_loopback()
-        || address.is_unspecified()
-        || address.is_multicast()
-        || match address {
-            IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
-            IpAddr::V6(address) => address.is_unicast_link_local(),
-        };
-    let pod_ranges = state.cluster().map(packet_filter::all_pod_ranges).unwrap_or_default();
-    let contains = |ranges: &[IpNet]| ranges.iter().any(|range| range.contains(&address));
-    is_special
-        || contains(&state.service_ranges)
-        || contains(&pod_ranges)
-        || state.nodes.all().any(|node| node.addresses.contains(&address))
-}
-
-/// Nodes, or the ranges of pods or Services, changed: external IPs may be theirs from now on, or no longer.
-pub(crate) fn on_reserved_change(state: &mut State) {
-    let all: Vec<Service> = state.services.with_external_ips.values().cloned().collect();
-    for service in all {
-        let open = without_reserved_ips(state, service);
-        let affected = state.services.index.apply_service(open);
-        state.services.pending.extend(affected);
-    }
     queue(state);
 }
 

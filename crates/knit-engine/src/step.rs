@@ -136,8 +136,9 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
             peers::update(state, &holders, &mut effects);
         }
         Event::Nodes(event) => {
-            nodes::handle(state, event, &mut effects);
-            services::on_reserved_change(state);
+            if nodes::handle(state, event, &mut effects) {
+                services::on_reserved_change(state);
+            }
         }
         Event::ServiceRanges(ranges) => {
             if state.service_ranges != ranges {
