@@ -49,16 +49,17 @@ pub enum Unit {
     NodeRoutes,
     /// The tables of the packet filter on the host, and elements that no single pod owns.
     PacketFilter,
-    /// The elements of Services in the packet filter. Its state is not recorded: the API server has the Services, and after a
+    /// The elements of Services in the packet filter. Only its problems are recorded: the API server has the Services, and after a
     /// start everything is compared.
     Services,
-    /// Chains, sets and elements of policies in the packet filter that no single pod owns. Not recorded, for the same reasons.
+    /// Chains, sets and elements of policies in the packet filter that no single pod owns. Only its problems are recorded, for the
+    /// same reasons.
     Policies,
 }
 
 impl Unit {
-    /// Whether its changes are recorded. The others are one transaction of the kernel each, and after a start everything is
-    /// compared.
+    /// Whether its changes are recorded. Those of the others are one transaction of the kernel each, and after a start everything
+    /// is compared.
     pub(crate) fn is_recorded(&self) -> bool {
         !matches!(self, Self::Services | Self::Policies)
     }

@@ -17,6 +17,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use knit_ipam::Time;
 use knit_model::filter::{ElementKey, Filter, FilterItem, FilterSet, FilterStep, TableFamily};
 use knit_model::plan::{ItemKey, PlannedStep};
 use knit_model::problem::{Problem, Reason};
@@ -246,7 +247,8 @@ fn is_used(state: &State) -> bool {
 pub(crate) fn resync(state: &mut State) {
     policies::rules::on_resync(state);
     update(state);
-    if is_used(state) {
+    // A problem of policies ends when everything was compared.
+    if is_used(state) || state.problems.contains_key(&Unit::Policies) {
         retry(state);
     }
 }
@@ -552,7 +554,7 @@ pub(crate) fn on_missing_tables(state: &mut State, unit: &Unit) {
 
 /// A plan failed. Without the tables there are no overlay tunnels; and if elements could not be added, the tables may have
 /// been changed by hand.
-pub(crate) fn on_failure(state: &mut State, unit: &Unit, problem: &Problem) {
+pub(crate) fn on_failure(state: &mut State, unit: &Unit, problem: &Problem, now: Time) {
     if *unit == Unit::PacketFilter {
         state.packet_filter.applied = None;
         state.packet_filter.applying = None;
@@ -567,7 +569,7 @@ pub(crate) fn on_failure(state: &mut State, unit: &Unit, problem: &Problem) {
         let tunnels: Vec<Unit> = tunnels.map(|(unit, _)| unit.clone()).collect();
         state.dirty.extend(tunnels);
     } else if *unit == Unit::Services {
-        services::on_failure(state);
+        services::on_failure(state, now);
         retry(state);
     } else if *unit == Unit::Policies {
         policies::rules::on_failure(state);

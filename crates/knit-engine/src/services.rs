@@ -74,9 +74,13 @@ pub(crate) struct ServiceState {
     compares_all: bool,
     /// Whether the kernel has what was listed: no element from before the start leads to another chain.
     is_settled: bool,
-    /// The Services of the change in flight, as it leaves them: they may have changed again since.
+    /// The change in flight.
     #[serde(skip)]
-    applying: BTreeMap<ServiceKey, AppliedService>,
+    applying: Option<Applying>,
+    /// How many changes in a row failed.
+    failures: u32,
+    /// When the last one is tried again.
+    change_retry: Option<Retry>,
     /// The elements of each Service in the kernel.
     #[serde(with = "knit_model::serde_pairs")]
     applied: BTreeMap<ServiceKey, Elements>,
@@ -89,6 +93,15 @@ pub(crate) struct ServiceState {
     connection_retry: Option<Retry>,
     /// The chains that elements lead to, before or after pending changes.
     chains: BTreeSet<BackendChain>,
+}
+
+/// A change in flight.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Applying {
+    /// What it leaves of each Service that it compares. They may have changed again since.
+    services: BTreeMap<ServiceKey, AppliedService>,
+    /// Whether it compares everything.
+    is_complete: bool,
 }
 
 /// What a change leaves of a Service.
@@ -160,7 +173,10 @@ pub(crate) fn handle(state: &mut State, event: ServiceEvent, now: Time, effects:
         ServiceEvent::ConnectionsNotEnded(frontends) => {
             return connections::on_failure(state, frontends, now);
         }
-        ServiceEvent::RetryTimer => return connections::end(state, BTreeSet::new(), effects),
+        ServiceEvent::RetryTimer => {
+            retry::repeat_change(state);
+            return connections::end(state, BTreeSet::new(), effects);
+        }
     };
     state.services.pending.extend(affected);
     queue(state);
@@ -184,27 +200,42 @@ fn queue(state: &mut State) {
 
 /// The cluster network changed: this node may translate Services from now on, or no longer.
 pub(crate) fn on_setting_change(state: &mut State) {
-    let is_on = state.translates_services();
-    if !is_on && !state.services.applied.is_empty() {
-        // The tables are removed with their elements.
-        state.services.applied.clear();
-        state.services.chains.clear();
-        state.services.udp.clear();
-        state.services.unchecked.clear();
-        state.services.connection_retry = None;
-        state.services.is_settled = false;
+    if state.translates_services() {
+        return queue(state);
     }
-    if is_on {
-        queue(state);
-    }
+    // The tables are removed with their elements.
+    let services = &mut state.services;
+    services.applied.clear();
+    services.chains.clear();
+    services.udp.clear();
+    services.unchecked.clear();
+    services.applying = None;
+    (services.failures, services.change_retry, services.connection_retry) = (0, None, None);
+    services.is_settled = false;
+    end_problems(state);
 }
 
 /// Compares everything with the kernel.
 pub(crate) fn resync(state: &mut State) {
-    if state.translates_services() && state.has_synced_services() {
+    if is_known(state) && state.translates_services() {
         state.services.compares_all = true;
         state.dirty.insert(Unit::Services);
     }
+    if !state.translates_services() {
+        end_problems(state);
+    }
+}
+
+/// Without Services to translate nothing can fail: problems end with the next change, which is empty.
+fn end_problems(state: &mut State) {
+    if state.problems.contains_key(&Unit::Services) {
+        state.dirty.insert(Unit::Services);
+    }
+}
+
+/// Whether it is known what the elements have to be. Until then a change is not started: it is queued when the rest is listed.
+pub(crate) fn is_known(state: &State) -> bool {
+    !state.translates_services() || state.has_synced_services()
 }
 
 /// The desired elements of the Services that changed, or of all.
@@ -218,10 +249,11 @@ pub(crate) fn resolve(state: &mut State) -> Resolved {
         call: None,
     };
     resolved.desired.default_origin = Some(origin);
-    if !state.translates_services() || !state.has_synced_services() {
+    if !state.translates_services() {
         return resolved;
     }
     let services = &mut state.services;
+    services.change_retry = None;
     let table = TableFamily::Inet.table();
     let compares_all = std::mem::take(&mut services.compares_all) || !services.is_settled;
     let mut affected = std::mem::take(&mut services.pending);
@@ -232,6 +264,7 @@ pub(crate) fn resolve(state: &mut State) -> Resolved {
         affected.extend(services.applied.keys().cloned());
     }
     let mut has_ranges = false;
+    let mut applying = Applying { is_complete: compares_all, ..Applying::default() };
     for key in affected {
         let new = services.index.elements_of(&key);
         for element in
@@ -244,11 +277,11 @@ pub(crate) fn resolve(state: &mut State) -> Resolved {
         }
         resolved.unit_state.filter.extend(new.clone());
         let udp = services.index.udp_frontends(&key);
-        services.applying.insert(key, AppliedService { elements: new, udp });
+        applying.services.insert(key, AppliedService { elements: new, udp });
     }
     if has_ranges && !compares_all {
         // Elements of sets of ranges are compared as a whole.
-        let others = services.applied.iter().filter(|(key, _)| !services.applying.contains_key(*key));
+        let others = services.applied.iter().filter(|(key, _)| !applying.services.contains_key(*key));
         let elements = others.flat_map(|(_, elements)| elements).filter(|(key, _)| is_range_set(&key.set));
         resolved.unit_state.filter.extend(elements.map(|(key, data)| (key.clone(), data.clone())));
     }
@@ -256,6 +289,7 @@ pub(crate) fn resolve(state: &mut State) -> Resolved {
     resolved.observe.filter_sets.extend(observed.map(|(name, _)| (table.clone(), name.clone())));
     let filter = &mut resolved.desired.state.scope(&Scope::Host).filter;
     filter.elements.extend(resolved.unit_state.filter.iter().map(|(key, data)| (key.clone(), data.clone())));
+    services.applying = Some(applying);
     resolved
 }
 
@@ -282,8 +316,10 @@ pub(crate) fn owns_set(name: &str) -> bool {
 /// A change has ended successfully: connections to backends that are gone end, and chains that nothing leads to are removed.
 pub(crate) fn on_change_end(state: &mut State, effects: &mut Effects) {
     let services = &mut state.services;
+    let Some(Applying { services: all, is_complete }) = services.applying.take() else { return };
+    services.failures = 0;
     let mut changed = BTreeSet::new();
-    for (key, AppliedService { elements, udp }) in std::mem::take(&mut services.applying) {
+    for (key, AppliedService { elements, udp }) in all {
         let before = services.udp.remove(&key).unwrap_or_default();
         let is_changed = |frontend: &&Frontend| before.get(*frontend) != udp.get(*frontend);
         changed.extend(before.keys().chain(udp.keys()).filter(is_changed).copied());
@@ -297,7 +333,7 @@ pub(crate) fn on_change_end(state: &mut State, effects: &mut Effects) {
     }
     connections::end(state, changed, effects);
     let services = &mut state.services;
-    if !std::mem::replace(&mut services.is_settled, true) {
+    if is_complete && !std::mem::replace(&mut services.is_settled, true) {
         state.dirty.insert(Unit::PacketFilter);
     }
     let services = &mut state.services;
@@ -310,11 +346,14 @@ pub(crate) fn on_change_end(state: &mut State, effects: &mut Effects) {
     }
 }
 
-/// A change failed: it is repeated as a whole at the next resync, or with the next change.
-pub(crate) fn on_failure(state: &mut State) {
+/// A change failed: everything is compared after a while, or with the next change.
+pub(crate) fn on_failure(state: &mut State, now: Time) {
     let services = &mut state.services;
-    services.pending.extend(std::mem::take(&mut services.applying).into_keys());
+    let Some(Applying { services: all, .. }) = services.applying.take() else { return };
+    services.pending.extend(all.into_keys());
     services.compares_all = true;
+    services.change_retry = Some(Retry::after(services.failures, now));
+    services.failures += 1;
 }
 
 /// The elements that the kernel should have by now.

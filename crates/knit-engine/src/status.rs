@@ -114,7 +114,7 @@ impl State {
         applied
     }
 
-    /// Bridges, gateway addresses and overlay tunnels of objects on the node, with their problems.
+    /// Bridges, gateway addresses and overlay tunnels of objects on the node, with their problems, and those of the packet filter.
     pub fn node_states(&self) -> Vec<AppliedReport> {
         let on_host =
             self.units.iter().filter(|(unit, _)| is_on_host(unit)).map(|(_, unit_state)| unit_state);
@@ -175,7 +175,7 @@ impl State {
 
 /// Whether a unit exists only on the host.
 fn is_on_host(unit: &Unit) -> bool {
-    matches!(unit, Unit::Bridge(_) | Unit::NodeRoutes)
+    !matches!(unit, Unit::Sandbox(_))
 }
 
 fn report_for(

@@ -228,15 +228,18 @@ impl Effects {
         }
     }
 
-    /// The same for the start or the end of a change of a unit, if it is recorded.
+    /// The same for the start or the end of a change of a unit. Of a unit whose changes are not recorded only its problems are.
     fn record_change(&mut self, state: &mut State, record: Record) {
-        let unit = match &record {
-            Record::ChangeStarted(started) => &started.unit,
-            Record::ChangeEnded(ended) => &ended.unit,
-            _ => return self.record(state, record),
-        };
-        if unit.is_recorded() {
-            self.record(state, record);
+        match record {
+            Record::ChangeStarted(started) if !started.unit.is_recorded() => {}
+            Record::ChangeEnded(ended) if !ended.unit.is_recorded() => {
+                let known = state.problems.get(&ended.unit).map_or(&[][..], Vec::as_slice);
+                if known != ended.problems {
+                    let ended = ChangeEnded { unit_state: None, restored: Vec::new(), ..*ended };
+                    self.record(state, Record::ChangeEnded(Box::new(ended)));
+                }
+            }
+            record => self.record(state, record),
         }
     }
 
@@ -266,6 +269,9 @@ fn start_ready(state: &mut State, now: Time, effects: &mut Effects) {
         if let Unit::Bridge(key) = &unit
             && (resolve::is_draining(state, key) || is_of_other_nodes(state, &unit, key))
         {
+            continue;
+        }
+        if unit == Unit::Services && !services::is_known(state) {
             continue;
         }
         let mut resolved = match &unit {
@@ -485,7 +491,7 @@ fn on_applied(state: &mut State, applied: PlanResult, now: Time, effects: &mut E
                 format!("{} (and the rollback is incomplete)", problem.message)
             };
             let problem = Problem { message, ..problem };
-            packet_filter::on_failure(state, &unit, &problem);
+            packet_filter::on_failure(state, &unit, &problem, now);
             let mut requesters = std::mem::take(&mut change.resolved.requesters);
             if requesters.is_empty() {
                 // The removal failed and no object requests the unit any more: report to the previous requesters.
@@ -559,6 +565,10 @@ fn finish_change(state: &mut State, unit: &Unit, change: InFlightChange, now: Ti
         requeue_denied(state, unit, &old);
     }
     packet_filter::on_change_end(state, unit, &old, effects);
+    if *unit == Unit::PacketFilter && !policies::rules::is_complete(state) {
+        // All rules of policies are in place.
+        end_problems(state, &Unit::Policies, now, effects);
+    }
     if frees_addresses {
         requeue_exhausted(state);
     }
@@ -572,6 +582,16 @@ fn finish_change(state: &mut State, unit: &Unit, change: InFlightChange, now: Ti
     objects.extend(old.requesters().cloned());
     report_changes(state, unit, objects, &old.used_bridges, effects);
     pending_calls::change_ended(state, unit, now, effects);
+}
+
+/// The problems of a unit were solved by the change of another one.
+fn end_problems(state: &mut State, unit: &Unit, now: Time, effects: &mut Effects) {
+    let Some(problems) = state.problems.get(unit) else { return };
+    let objects = problems.iter().map(|(object, _)| object.clone()).collect();
+    let (problems, restored) = (Vec::new(), Vec::new());
+    let ended = ChangeEnded { unit: unit.clone(), unit_state: None, problems, restored, at: now };
+    effects.record_change(state, Record::ChangeEnded(Box::new(ended)));
+    effects.changed(objects);
 }
 
 /// Requeues bridges that may have lost their last user, and reports the changed objects.

@@ -79,5 +79,5 @@ pub(super) fn on_failure(state: &mut State, frontends: Vec<Frontend>, now: Time)
     }
     let services = &mut state.services;
     services.unchecked.extend(frontends);
-    services.connection_retry = Some(Retry::first(now));
+    services.connection_retry = Some(Retry::after(0, now));
 }

@@ -3,6 +3,7 @@
 use knit_ipam::Time;
 use serde::{Deserialize, Serialize};
 
+use crate::event::Unit;
 use crate::state::State;
 
 /// The backoff after the first failure, in milliseconds; it doubles with every attempt.
@@ -17,9 +18,10 @@ pub(crate) struct Retry {
 }
 
 impl Retry {
-    /// After the first failure.
-    pub(super) fn first(now: Time) -> Self {
-        Self { at: Time(now.0 + INITIAL_BACKOFF_MS) }
+    /// After this many failures before this one.
+    pub(super) fn after(failures: u32, now: Time) -> Self {
+        let wait = (INITIAL_BACKOFF_MS << failures.min(16)).min(MAX_BACKOFF_MS);
+        Self { at: Time(now.0 + wait) }
     }
 
     /// The milliseconds that are left.
@@ -33,6 +35,14 @@ impl Retry {
 impl State {
     /// The milliseconds until something about Services that failed is to be tried again; `None` if nothing failed.
     pub fn next_service_retry_in(&self, now: Time) -> Option<u64> {
-        self.services.connection_retry.map(|retry| retry.left(now))
+        let retries = [self.services.change_retry, self.services.connection_retry];
+        retries.into_iter().flatten().map(|retry| retry.left(now)).min()
+    }
+}
+
+/// Queues the change that failed, if one did.
+pub(super) fn repeat_change(state: &mut State) {
+    if state.services.change_retry.take().is_some() {
+        state.dirty.insert(Unit::Services);
     }
 }

@@ -131,6 +131,17 @@ impl Node {
         self.handle(event);
     }
 
+    /// The kernel rejects the plan that was held back, for lack of tables or another reason.
+    fn reject_held(&mut self, missing_tables: bool) {
+        let Some(Effect::Apply { unit, .. }) = self.pending.pop_front() else {
+            panic!("a plan is held back")
+        };
+        assert_eq!(self.held.take(), Some(unit.clone()));
+        let problem = Problem::new(String::new(), Reason::KernelError, "no memory".to_owned());
+        let failure = ApplyFailure { problem, rolled_back: true, missing_tables, unsupported: None };
+        self.handle(Event::PlanApplied(PlanResult { unit, result: Err(failure) }));
+    }
+
     /// The state that a restart reads from the journal.
     fn replayed(&self) -> State {
         let mut state = State::default();

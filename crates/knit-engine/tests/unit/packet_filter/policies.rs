@@ -210,30 +210,35 @@ fn pods_move_to_other_chains_and_unused_ones_are_removed() {
 }
 
 #[test]
-fn rules_are_not_recorded_and_a_failed_change_compares_everything() {
+fn rules_are_not_recorded_but_failures_and_a_failed_change_compares_everything() {
     let mut node = Node::with_policies();
     node.list(&[("db", from_web())]);
     node.attach_pod("a");
     let before = node.journal.len();
     node.held = Some(Unit::Policies);
     node.handle(changed(pod("far2", "web", &["10.80.0.8"])));
-    node.held = None;
-    node.pending.clear();
-    let problem = Problem::new(String::new(), Reason::KernelError, "no memory".to_owned());
-    let failure = ApplyFailure { problem, rolled_back: true, missing_tables: false, unsupported: None };
     node.take_plans();
-    node.handle(Event::PlanApplied(PlanResult { unit: Unit::Policies, result: Err(failure) }));
+    node.reject_held(false);
     let units: Vec<Unit> = node.take_plans().into_iter().map(|(unit, _)| unit).collect();
     assert_eq!(units, [Unit::PacketFilter]);
     assert!(node.peers().contains(&"10.80.0.8".to_owned()), "{:?}", node.peers());
     node.handle(changed(pod("far3", "web", &["10.80.0.9"])));
-    let is_of_policies = |record: &Record| match record {
-        Record::ChangeStarted(started) => started.unit == Unit::Policies,
-        Record::ChangeEnded(ended) => ended.unit == Unit::Policies,
-        _ => false,
+    let of_policies = |record: &Record| match record {
+        Record::ChangeStarted(started) if started.unit == Unit::Policies => panic!("{started:?}"),
+        Record::ChangeEnded(ended) if ended.unit == Unit::Policies => {
+            assert_eq!(ended.unit_state, None);
+            Some(ended.problems.iter().map(|(_, problem)| problem.message.clone()).collect::<Vec<_>>())
+        }
+        _ => None,
     };
-    assert!(!node.journal[before..].iter().any(is_of_policies));
+    let recorded: Vec<Vec<String>> = node.journal[before..].iter().filter_map(of_policies).collect();
+    assert_eq!(
+        recorded,
+        [vec!["no memory".to_owned()], vec![]],
+        "it is solved by a comparison of everything"
+    );
     assert!(node.state.problems.is_empty(), "{:?}", node.state.problems);
+    assert_eq!(node.replayed(), node.state.persistent());
 }
 
 /// The chain of a new pod is not in the kernel yet: it gets no interface before.

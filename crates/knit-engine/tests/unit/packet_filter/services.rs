@@ -1,6 +1,7 @@
 //! Services: which units change, what is compared with the kernel, and what a restart keeps.
 
 mod connections;
+mod failures;
 
 use knit_engine::nodes::{NodeEvent, NodeInfo};
 use knit_engine::services::ServiceEvent;
@@ -213,13 +214,8 @@ fn without_services_nothing_of_them_is_left() {
 fn a_failed_change_is_repeated_with_the_next_one() {
     let mut node = Node::with_services();
     node.list_two();
-    node.held = Some(Unit::Services);
-    node.send(ServiceEvent::SliceApplied(Box::new(slice("web", &["10.80.0.4"]))));
-    node.held = None;
-    node.pending.clear();
-    let problem = Problem::new(String::new(), Reason::KernelError, "no memory".to_owned());
-    let failure = ApplyFailure { problem, rolled_back: true, missing_tables: false, unsupported: None };
-    node.handle(Event::PlanApplied(PlanResult { unit: Unit::Services, result: Err(failure) }));
+    node.hold_endpoints(&["10.80.0.4"]);
+    node.reject_held(false);
     node.send(ServiceEvent::SliceApplied(Box::new(slice("dns", &["10.80.0.9"]))));
     let expected =
         ["10.96.0.10 . 17 . 53 . 0x0 : 10.80.0.9 . 5353", "10.96.0.11 . 17 . 53 . 0x0 : 10.80.0.4 . 5353"];
