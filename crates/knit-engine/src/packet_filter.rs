@@ -548,7 +548,13 @@ pub(crate) fn on_missing_tables(state: &mut State, unit: &Unit) {
     on_foreign_change(state);
     match unit {
         Unit::Policies => policies::rules::on_failure(state),
-        unit => drop(state.dirty.insert(unit.clone())),
+        unit => {
+            if *unit == Unit::Services {
+                // What is restored is what was applied before.
+                services::give_up(state);
+            }
+            state.dirty.insert(unit.clone());
+        }
     }
 }
 

@@ -348,12 +348,18 @@ pub(crate) fn on_change_end(state: &mut State, effects: &mut Effects) {
 
 /// A change failed: everything is compared after a while, or with the next change.
 pub(crate) fn on_failure(state: &mut State, now: Time) {
+    give_up(state);
     let services = &mut state.services;
-    let Some(Applying { services: all, .. }) = services.applying.take() else { return };
-    services.pending.extend(all.into_keys());
-    services.compares_all = true;
     services.change_retry = Some(Retry::after(services.failures, now));
     services.failures += 1;
+}
+
+/// A change has no effect: nothing of it is applied, and the next one compares everything.
+pub(crate) fn give_up(state: &mut State) {
+    let services = &mut state.services;
+    let applying = services.applying.take().unwrap_or_default();
+    services.pending.extend(applying.services.into_keys());
+    services.compares_all = true;
 }
 
 /// The elements that the kernel should have by now.

@@ -74,6 +74,28 @@ fn a_problem_from_before_a_restart_stays_until_services_are_compared() {
     assert_eq!((node.problems(), node.backends()), (vec![], TWO.map(str::to_owned).into()));
 }
 
+/// The tables are restored with the elements from before the change.
+#[test]
+fn a_change_that_found_no_tables_is_repeated_with_all_elements() {
+    let mut node = Node::with_services();
+    node.list_two();
+    node.hold_endpoints(&["10.80.0.4"]);
+    node.ended.clear();
+    node.kernel.flush_ruleset(&Scope::Host);
+    node.reject_held(true);
+    assert!(node.backends()[1].ends_with("10.80.0.4 . 5353"), "{:?}", node.backends());
+    let client = |backend: &str| ("10.96.0.11:53".parse().unwrap(), backend.parse().unwrap());
+    let is_ended = |node: &Node, backend: &str| {
+        let (to, backend) = client(backend);
+        node.ended.iter().any(|stale| stale.contains(to, true, backend))
+    };
+    assert!(is_ended(&node, "10.80.0.3:5353") && !is_ended(&node, "10.80.0.4:5353"));
+    assert_eq!((node.problems(), node.retry_in()), (vec![], None));
+    let before = node.kernel.filter(&Scope::Host).clone();
+    node.handle(Event::Resync);
+    assert_eq!(*node.kernel.filter(&Scope::Host), before);
+}
+
 #[test]
 fn without_services_there_are_no_problems_of_them() {
     let mut node = Node::with_services();
