@@ -26,6 +26,7 @@ use knit_model::report::InterfaceReport;
 use knit_model::route::GatewayRoute;
 use knit_model::{IfName, Mac, Plan, SandboxId, Scope, Step};
 use knit_policy::is_peer_set;
+use knit_service::is_service_name;
 use serde::{Deserialize, Serialize};
 
 use self::elements::Element;
@@ -266,20 +267,41 @@ pub(crate) fn on_start(state: &mut State) {
 
 /// The tables are about to change: until then no unit adds elements to new sets.
 pub(crate) fn on_plan(state: &mut State, plan: &Plan) {
-    let is_new_set = |planned: &PlannedStep| matches!(planned.step, Step::Filter(FilterStep::AddSet(..)));
-    if plan.steps.iter().any(is_new_set) {
+    let new_set = |planned: &PlannedStep| match &planned.step {
+        Step::Filter(FilterStep::AddSet(_, name, _)) => Some(is_service_name(name)),
+        _ => None,
+    };
+    let new_sets: BTreeSet<bool> = plan.steps.iter().filter_map(new_set).collect();
+    if new_sets.contains(&false) {
         state.packet_filter.applied = None;
+    }
+    if let Some(applied) = state.packet_filter.applied.as_mut().filter(|_| new_sets.contains(&true)) {
+        applied.services = None;
     }
 }
 
 /// Whether units have to wait until the tables have what their elements need.
 pub(crate) fn is_awaited(state: &State) -> bool {
-    let busy = state.dirty.contains(&Unit::PacketFilter) || state.in_flight.contains_key(&Unit::PacketFilter);
-    busy && changes_structure(state)
+    is_busy(state) && changes_structure(state)
+}
+
+/// The same for the elements of Services, which need chains and sets that no other unit needs.
+pub(crate) fn is_awaited_by_services(state: &State) -> bool {
+    is_busy(state) && (changes_structure(state) || changes_services(state))
+}
+
+fn is_busy(state: &State) -> bool {
+    state.dirty.contains(&Unit::PacketFilter) || state.in_flight.contains_key(&Unit::PacketFilter)
 }
 
 fn changes_structure(state: &State) -> bool {
-    state.packet_filter.applied.as_ref() != Some(&state.packet_filter.desired.features)
+    let PacketFilterState { applied, desired, .. } = &state.packet_filter;
+    applied.as_ref().is_none_or(|applied| !applied.has_same_structure(&desired.features))
+}
+
+fn changes_services(state: &State) -> bool {
+    let PacketFilterState { applied, desired, .. } = &state.packet_filter;
+    applied.as_ref().is_none_or(|applied| applied.services != desired.features.services)
 }
 
 /// Whether the tables can be changed. Sets are not removed or recreated while a change of their elements is in flight.
@@ -291,8 +313,10 @@ pub(crate) fn can_start(state: &State) -> bool {
         let had = state.units.get(unit).is_some_and(|had| !had.filter.is_empty());
         had || !resolved.unit_state.filter.is_empty()
     };
+    let (of_all, of_services) = (changes_structure(state), changes_services(state));
+    let is_affected = |unit: &Unit| of_all || of_services && *unit == Unit::Services;
     let mut in_flight = state.in_flight.iter();
-    !changes_structure(state) || !in_flight.any(|(unit, change)| has_elements(unit, &change.resolved))
+    !in_flight.any(|(unit, change)| is_affected(unit) && has_elements(unit, &change.resolved))
 }
 
 /// Why the elements of a unit cannot be applied, or a bridge cannot be created: its ports need anti-spoofing.

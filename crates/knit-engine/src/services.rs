@@ -4,6 +4,7 @@
 //! both have been listed after a start, everything in the kernel stays as it is. The chains belong to [`Unit::PacketFilter`], the
 //! elements to [`Unit::Services`], which compares only the Services that changed.
 
+mod chains;
 mod connections;
 mod reserved;
 mod retry;
@@ -84,6 +85,8 @@ pub(crate) struct ServiceState {
     /// The elements of each Service in the kernel.
     #[serde(with = "knit_model::serde_pairs")]
     applied: BTreeMap<ServiceKey, Elements>,
+    /// The Services among them with elements in sets of ranges.
+    with_ranges: BTreeSet<ServiceKey>,
     /// Where UDP connections of each Service may lead, as of its elements in the kernel.
     #[serde(with = "knit_model::serde_pairs")]
     udp: BTreeMap<ServiceKey, UdpFrontends>,
@@ -91,7 +94,7 @@ pub(crate) struct ServiceState {
     unchecked: BTreeSet<Frontend>,
     /// When that is tried again.
     connection_retry: Option<Retry>,
-    /// The chains that elements lead to, before or after pending changes.
+    /// The chains in the tables: at least those that elements lead to, before and after pending changes.
     chains: BTreeSet<BackendChain>,
 }
 
@@ -109,6 +112,8 @@ struct Applying {
 struct AppliedService {
     elements: Elements,
     udp: UdpFrontends,
+    /// Whether elements are in sets of ranges.
+    has_ranges: bool,
 }
 
 impl State {
@@ -191,7 +196,7 @@ fn queue(state: &mut State) {
     if !services.pending.is_empty() || !services.is_settled {
         state.dirty.insert(Unit::Services);
     }
-    let new: BTreeSet<BackendChain> = services.index.chains();
+    let new = chains::needed(&services.index);
     if !new.is_subset(&services.chains) {
         services.chains.extend(new);
         packet_filter::on_service_change(state);
@@ -206,6 +211,7 @@ pub(crate) fn on_setting_change(state: &mut State) {
     // The tables are removed with their elements.
     let services = &mut state.services;
     services.applied.clear();
+    services.with_ranges.clear();
     services.chains.clear();
     services.udp.clear();
     services.unchecked.clear();
@@ -277,12 +283,14 @@ pub(crate) fn resolve(state: &mut State) -> Resolved {
         }
         resolved.unit_state.filter.extend(new.clone());
         let udp = services.index.udp_frontends(&key);
-        applying.services.insert(key, AppliedService { elements: new, udp });
+        let with_ranges = new.keys().any(|element| is_range_set(&element.set));
+        applying.services.insert(key, AppliedService { elements: new, udp, has_ranges: with_ranges });
     }
     if has_ranges && !compares_all {
         // Elements of sets of ranges are compared as a whole.
-        let others = services.applied.iter().filter(|(key, _)| !applying.services.contains_key(*key));
-        let elements = others.flat_map(|(_, elements)| elements).filter(|(key, _)| is_range_set(&key.set));
+        let others = services.with_ranges.iter().filter(|key| !applying.services.contains_key(*key));
+        let elements = others.filter_map(|key| services.applied.get(key)).flatten();
+        let elements = elements.filter(|(key, _)| is_range_set(&key.set));
         resolved.unit_state.filter.extend(elements.map(|(key, data)| (key.clone(), data.clone())));
     }
     let observed = sets.iter().filter(|(_, set)| compares_all || has_ranges && set.intervals);
@@ -296,7 +304,9 @@ pub(crate) fn resolve(state: &mut State) -> Resolved {
 /// The sets and maps whose elements belong to [`Unit::Services`], in tables with these chains.
 fn element_sets(chains: &BTreeSet<BackendChain>) -> BTreeMap<String, FilterSet> {
     let mut table = FilterTable::default();
-    dispatch(&mut table, chains, &TableOptions::default());
+    // Those that choose an endpoint have no sets of their own.
+    let with_sets = chains.iter().filter(|chain| !matches!(chain, BackendChain::Choose { .. }));
+    dispatch(&mut table, &with_sets.copied().collect(), &TableOptions::default());
     let of_tables: BTreeSet<String> = IpFamily::ALL.map(pod_set).into_iter().chain(chain_sets()).collect();
     table.sets.retain(|name, _| !of_tables.contains(name) && !is_dynamic_set(name));
     table.sets
@@ -313,13 +323,18 @@ pub(crate) fn owns_set(name: &str) -> bool {
     is_service_name(name) && !IpFamily::ALL.into_iter().any(|family| pod_set(family) == name)
 }
 
-/// A change has ended successfully: connections to backends that are gone end, and chains that nothing leads to are removed.
+/// A change has ended successfully: connections to backends that are gone end, and after a comparison of everything chains that
+/// nothing leads to are removed.
 pub(crate) fn on_change_end(state: &mut State, effects: &mut Effects) {
     let services = &mut state.services;
     let Some(Applying { services: all, is_complete }) = services.applying.take() else { return };
     services.failures = 0;
     let mut changed = BTreeSet::new();
-    for (key, AppliedService { elements, udp }) in all {
+    for (key, AppliedService { elements, udp, has_ranges }) in all {
+        match has_ranges {
+            true => services.with_ranges.insert(key.clone()),
+            false => services.with_ranges.remove(&key),
+        };
         let before = services.udp.remove(&key).unwrap_or_default();
         let is_changed = |frontend: &&Frontend| before.get(*frontend) != udp.get(*frontend);
         changed.extend(before.keys().chain(udp.keys()).filter(is_changed).copied());
@@ -337,10 +352,10 @@ pub(crate) fn on_change_end(state: &mut State, effects: &mut Effects) {
         state.dirty.insert(Unit::PacketFilter);
     }
     let services = &mut state.services;
-    if services.pending.is_empty() {
-        let used: BTreeSet<BackendChain> = services.index.chains();
-        if services.chains != used {
-            services.chains = used;
+    if is_complete && services.pending.is_empty() {
+        let needed = chains::needed(&services.index);
+        if services.chains != needed {
+            services.chains = needed;
             packet_filter::on_service_change(state);
         }
     }

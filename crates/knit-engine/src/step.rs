@@ -344,7 +344,7 @@ fn can_start(state: &State, unit: &Unit) -> bool {
         }
         Unit::NodeRoutes => !state.dirty.iter().chain(state.in_flight.keys()).any(is_cluster),
         Unit::PacketFilter => packet_filter::can_start(state),
-        Unit::Services => !packet_filter::is_awaited(state),
+        Unit::Services => !packet_filter::is_awaited_by_services(state),
         Unit::Policies => policies::rules::can_start(state),
         Unit::Sandbox(id) => {
             let awaits_objects = |sandbox: &Sandbox| state.unused_objects.is_awaited(&sandbox.namespace);

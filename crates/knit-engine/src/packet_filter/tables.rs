@@ -95,6 +95,25 @@ pub(crate) struct EgressNextHop {
 }
 
 impl Features {
+    /// Whether the sets of all units but that of Services are the same.
+    pub(super) fn has_same_structure(&self, other: &Self) -> bool {
+        let Self {
+            bridge,
+            guarded_ports,
+            overlay,
+            masquerade,
+            host_ports,
+            egress,
+            tunnel_ports,
+            policies,
+            services: _,
+        } = self;
+        let on_bridges = (*guarded_ports, *overlay) == (other.guarded_ports, other.overlay);
+        let nat = (*masquerade, *host_ports, egress) == (other.masquerade, other.host_ports, &other.egress);
+        let filters = (tunnel_ports, *policies) == (&other.tunnel_ports, other.policies);
+        *bridge == other.bridge && on_bridges && nat && filters
+    }
+
     /// Whether no table is needed.
     pub(crate) fn is_unused(&self) -> bool {
         let on_bridges = self.guarded_ports || self.overlay;

@@ -1,5 +1,6 @@
 //! Services: which units change, what is compared with the kernel, and what a restart keeps.
 
+mod chains;
 mod connections;
 mod failures;
 
@@ -124,26 +125,6 @@ fn a_change_touches_only_the_elements_of_its_service() {
     assert_eq!(node.backends()[1], "10.96.0.11 . 17 . 53 . 0x0 : 10.80.0.4 . 5353");
     node.send(ServiceEvent::SliceApplied(Box::new(slice("web", &["10.80.0.4"]))));
     assert_eq!(node.take_plans().len(), 0, "nothing changed");
-}
-
-#[test]
-fn chains_come_before_and_go_after_the_elements_that_need_them() {
-    let mut node = Node::with_services();
-    node.list_two();
-    node.take_plans();
-    let has_chain = |node: &Node, name: &str| {
-        node.kernel.filter(&Scope::Host).tables[&TableFamily::Inet.table()].chains.contains_key(name)
-    };
-    node.send(ServiceEvent::SliceApplied(Box::new(slice("web", &["10.80.0.3", "10.80.0.4"]))));
-    assert_eq!(
-        node.units_of_plans(),
-        [Unit::PacketFilter, Unit::Services],
-        "a chain for two backends is new"
-    );
-    assert!(has_chain(&node, "service_choose_1") && has_chain(&node, "service_choose_2"));
-    node.send(ServiceEvent::SliceApplied(Box::new(slice("web", &["10.80.0.3"]))));
-    assert_eq!(node.units_of_plans(), [Unit::Services, Unit::PacketFilter]);
-    assert!(!has_chain(&node, "service_choose_2"));
 }
 
 #[test]
