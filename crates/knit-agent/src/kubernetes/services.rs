@@ -1,6 +1,7 @@
 //! Services and their endpoints, if this node translates Services in place of kube-proxy.
 
 mod health_checks;
+mod lenient;
 mod watched_service;
 mod watched_slice;
 

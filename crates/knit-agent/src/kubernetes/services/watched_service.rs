@@ -8,6 +8,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use knit_service::{Protocol, Service, ServiceKey, ServicePort};
 use serde::Deserialize;
 
+use super::lenient::{Lenient, number};
+
 /// The affinity timeout that Kubernetes defaults to.
 const AFFINITY_SECONDS: u32 = 10_800;
 
@@ -40,9 +42,9 @@ struct RawService {
     #[serde(default)]
     metadata: Metadata,
     #[serde(default)]
-    spec: Spec,
+    spec: Lenient<Spec>,
     #[serde(default)]
-    status: Status,
+    status: Lenient<Status>,
 }
 
 #[derive(Default, Deserialize)]
@@ -69,7 +71,7 @@ struct Spec {
     session_affinity_config: AffinityConfig,
     internal_traffic_policy: Option<String>,
     external_traffic_policy: Option<String>,
-    health_check_node_port: Option<u16>,
+    health_check_node_port: Option<i64>,
 }
 
 #[derive(Default, Deserialize)]
@@ -77,8 +79,8 @@ struct Spec {
 struct Port {
     name: String,
     protocol: Option<String>,
-    port: u16,
-    node_port: u16,
+    port: i64,
+    node_port: i64,
 }
 
 #[derive(Default, Deserialize)]
@@ -91,7 +93,7 @@ struct AffinityConfig {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct ClientIp {
-    timeout_seconds: Option<u32>,
+    timeout_seconds: Option<i64>,
 }
 
 #[derive(Default, Deserialize)]
@@ -121,6 +123,8 @@ impl From<RawService> for WatchedService {
             name: metadata.name.clone().unwrap_or_default(),
         };
         let created = metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second());
+        let spec = spec.of(&key.namespace, &key.name);
+        let status = status.of(&key.namespace, &key.name);
         let service = translate(key, created, spec, status);
         let Metadata { name, namespace, resource_version, .. } = metadata;
         Self { metadata: ObjectMeta { name, namespace, resource_version, ..ObjectMeta::default() }, service }
@@ -140,7 +144,8 @@ fn translate(key: ServiceKey, created: i64, spec: Spec, status: Status) -> Optio
     let virtual_ips = ingress.filter(|one| one.ip_mode.as_deref().is_none_or(|mode| mode == "VIP"));
     let virtual_ips: Vec<String> = virtual_ips.filter_map(|one| one.ip).collect();
     let has_affinity = spec.session_affinity.as_deref() == Some("ClientIP");
-    let seconds = spec.session_affinity_config.client_ip.timeout_seconds.unwrap_or(AFFINITY_SECONDS);
+    let seconds = spec.session_affinity_config.client_ip.timeout_seconds;
+    let seconds = seconds.and_then(|seconds| seconds.try_into().ok()).unwrap_or(AFFINITY_SECONDS);
     Some(Service {
         key,
         created,
@@ -152,7 +157,7 @@ fn translate(key: ServiceKey, created: i64, spec: Spec, status: Status) -> Optio
         affinity: has_affinity.then_some(seconds),
         internal_local: is_local(&spec.internal_traffic_policy),
         external_local: is_local(&spec.external_traffic_policy),
-        health_check_node_port: spec.health_check_node_port.filter(|port| *port != 0),
+        health_check_node_port: spec.health_check_node_port.and_then(number),
     })
 }
 
@@ -168,8 +173,8 @@ fn port(port: Port) -> Option<ServicePort> {
     Some(ServicePort {
         name: port.name,
         protocol: protocol(port.protocol.as_deref())?,
-        port: port.port,
-        node_port: (port.node_port != 0).then_some(port.node_port),
+        port: number(port.port)?,
+        node_port: number(port.node_port),
     })
 }
 
@@ -187,6 +192,7 @@ impl_resource_subset!(WatchedService, ApiService);
 
 #[cfg(test)]
 mod tests {
+    use knit_kube::kube::core::ObjectList;
     use serde_json::{Value, json};
 
     use super::*;
@@ -219,6 +225,26 @@ mod tests {
         assert_eq!((service.affinity, service.health_check_node_port), (Some(60), Some(31_000)));
         assert!(service.external_local && !service.internal_local);
         assert_eq!(service.created, 1_767_323_045);
+    }
+
+    #[test]
+    fn invalid_services_do_not_prevent_a_list() {
+        let service = |spec: Value| json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": spec});
+        let spec = json!({
+            "clusterIPs": ["10.96.0.7"], "healthCheckNodePort": -1, "sessionAffinity": "ClientIP",
+            "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": -5}},
+            "ports": [{"port": 70_000}, {"port": 80, "nodePort": 70_000}],
+        });
+        let list: ObjectList<WatchedService> = serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "ServiceList", "metadata": {"resourceVersion": "7"},
+            "items": [service(spec), service(json!({"clusterIPs": "10.96.0.8"}))],
+        }))
+        .unwrap();
+        let mut services = list.items.into_iter().map(WatchedService::into_service);
+        let first = services.next().unwrap().unwrap();
+        assert_eq!(first.ports.iter().map(|one| (one.port, one.node_port)).collect::<Vec<_>>(), [(80, None)]);
+        assert_eq!((first.affinity, first.health_check_node_port), (Some(AFFINITY_SECONDS), None));
+        assert_eq!(services.next(), Some(None), "what is not understood is not translated");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use knit_model::filter::field::IpFamily;
 use knit_service::{Endpoint, EndpointSlice, ServiceKey, SliceKey, SlicePort};
 use serde::Deserialize;
 
+use super::lenient::{Lenient, number};
 use super::watched_service::protocol;
 
 /// A watched EndpointSlice.
@@ -31,18 +32,14 @@ impl WatchedSlice {
     }
 }
 
-/// The fields that are parsed.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+/// The fields that are parsed. Tenants write them.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 struct RawSlice {
-    #[serde(default)]
     metadata: Metadata,
-    #[serde(default)]
     address_type: String,
-    #[serde(default)]
-    endpoints: Option<Vec<RawEndpoint>>,
-    #[serde(default)]
-    ports: Option<Vec<Port>>,
+    endpoints: Lenient<Option<Vec<RawEndpoint>>>,
+    ports: Lenient<Option<Vec<Port>>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -94,7 +91,7 @@ struct Hint {
 struct Port {
     name: Option<String>,
     protocol: Option<String>,
-    port: Option<u16>,
+    port: Option<i64>,
 }
 
 impl From<RawSlice> for WatchedSlice {
@@ -109,22 +106,25 @@ impl From<RawSlice> for WatchedSlice {
             "IPv6" => Some(IpFamily::V6),
             _ => None,
         };
+        let ports = raw.ports.of(&key.namespace, &key.name);
+        let endpoints = raw.endpoints.of(&key.namespace, &key.name);
         let slice = labels.service.zip(family).map(|(service, family)| EndpointSlice {
             service: ServiceKey { namespace: key.namespace.clone(), name: service },
             key,
             family,
-            ports: raw.ports.unwrap_or_default().into_iter().filter_map(port).collect(),
-            endpoints: raw.endpoints.unwrap_or_default().into_iter().map(endpoint).collect(),
+            ports: ports.unwrap_or_default().into_iter().filter_map(port).collect(),
+            endpoints: endpoints.unwrap_or_default().into_iter().map(endpoint).collect(),
         });
         Self { metadata: ObjectMeta { name, namespace, resource_version, ..ObjectMeta::default() }, slice }
     }
 }
 
+/// A port; `None` if it has no valid number. The API server accepts any.
 fn port(port: Port) -> Option<SlicePort> {
     Some(SlicePort {
         name: port.name.unwrap_or_default(),
         protocol: protocol(port.protocol.as_deref())?,
-        port: port.port?,
+        port: number(port.port?)?,
     })
 }
 
@@ -150,9 +150,39 @@ impl_resource_subset!(WatchedSlice, ApiSlice);
 
 #[cfg(test)]
 mod tests {
+    use knit_kube::kube::core::ObjectList;
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn invalid_slices_do_not_prevent_a_list() {
+        let slice = |name: &str, port: serde_json::Value, address: serde_json::Value| {
+            json!({
+                "metadata": {"name": name, "namespace": "shop", "labels": {"kubernetes.io/service-name": "web"}},
+                "addressType": "IPv4",
+                "ports": [{"name": "bad", "port": port}, {"name": "good", "port": 8080}],
+                "endpoints": [{"addresses": [address], "nodeName": null}],
+            })
+        };
+        let list: ObjectList<WatchedSlice> = serde_json::from_value(json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSliceList", "metadata": {"resourceVersion": "7"},
+            "items": [
+                slice("a", json!(70_000), json!("10.1.0.2")),
+                slice("b", json!(-1), json!("10.1.0.2")),
+                slice("c", json!(0), json!("10.1.0.2")),
+                slice("d", json!("text"), json!("10.1.0.2")),
+                slice("e", json!(80), json!(7)),
+            ],
+        }))
+        .unwrap();
+        let slices = list.items.into_iter().map(|one| one.into_slice().unwrap());
+        let found: Vec<(Vec<u16>, usize)> = slices
+            .map(|one| (one.ports.iter().map(|port| port.port).collect(), one.endpoints.len()))
+            .collect();
+        let good = (vec![8080], 1);
+        assert_eq!(found, [good.clone(), good.clone(), good, (vec![], 1), (vec![80, 8080], 0)]);
+    }
 
     #[test]
     fn a_slice_has_the_endpoints_of_its_service() {
