@@ -91,6 +91,8 @@ pub use runtime::SandboxSource;
 #[derive(Clone)]
 struct Context {
     client: Client,
+    /// The URL of the API server.
+    api_server: Arc<str>,
     handle: Handle,
     node: Arc<str>,
     /// The reference of the monotonic clock.
@@ -145,10 +147,13 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
 
 /// The same, with sandboxes from another source than the configured container runtime.
 pub async fn start_with(config: &Config, handle: &Handle, sandboxes: SandboxSource) -> Result<()> {
-    let client = knit_kube::connect(named(&config.kubeconfig)).await?;
+    let connection = knit_kube::connection(named(&config.kubeconfig)).await?;
+    let api_server = connection.cluster_url.to_string().into();
+    let client = knit_kube::client(connection)?;
     let reads_definitions = config.network_attachments.read;
     let context = Context {
         client,
+        api_server,
         handle: handle.clone(),
         node: config.node_name.as_str().into(),
         started: Instant::now(),

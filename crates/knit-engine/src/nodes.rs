@@ -28,11 +28,21 @@ pub struct NodeInfo {
     pub ranges: Vec<IpNet>,
     /// Its InternalIP addresses.
     pub addresses: Vec<IpAddr>,
+    /// Its other addresses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_addresses: Vec<IpAddr>,
     /// Whether its Ready condition is true.
     pub is_ready: bool,
     /// Its published WireGuard public key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<PublicKey>,
+}
+
+impl NodeInfo {
+    /// Its addresses of all types.
+    pub(crate) fn all_addresses(&self) -> impl Iterator<Item = &IpAddr> {
+        self.addresses.iter().chain(&self.other_addresses)
+    }
 }
 
 /// A change of the nodes, or of how they are reached.
@@ -120,8 +130,9 @@ pub(crate) fn handle(state: &mut State, event: NodeEvent, effects: &mut Effects)
                 before.is_some_and(|before| is_same(before, &node))
             };
             let same_readiness = has_same(|before, node| before.is_ready == node.is_ready);
-            let same_addresses =
-                has_same(|before, node| before.addresses == node.addresses && before.ranges == node.ranges);
+            let same_addresses = has_same(|before, node| {
+                before.all_addresses().eq(node.all_addresses()) && before.ranges == node.ranges
+            });
             let name = node.name.clone();
             let insert = |state: &mut State| {
                 state.nodes.all.as_mut().and_then(|all| all.insert(node.name.clone(), node));
@@ -174,6 +185,8 @@ mod tests {
         assert!(handle(applied(|node| node.addresses.clear())));
         assert!(handle(applied(|_| ())));
         assert!(handle(applied(|node| node.ranges.clear())));
+        assert!(handle(applied(|_| ())));
+        assert!(handle(applied(|node| node.other_addresses = vec!["203.0.113.9".parse().unwrap()])));
         assert!(handle(applied(|node| node.name = "b".to_owned())), "a new node");
         let gone = || NodeEvent::Deleted("b".to_owned());
         assert_eq!([gone(), gone()].map(handle), [true, false]);

@@ -10,6 +10,7 @@ mod reserved;
 mod retry;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
 use knit_ipam::Time;
 use knit_model::Scope;
@@ -54,6 +55,8 @@ pub enum ServiceEvent {
     ConnectionsNotEnded(Vec<Frontend>),
     /// A timer fired: something that failed is to be tried again.
     RetryTimer,
+    /// Where the agent reaches the API server.
+    ApiServer(BTreeSet<SocketAddr>),
 }
 
 /// Elements of the packet filter.
@@ -66,7 +69,9 @@ pub(crate) struct ServiceState {
     has_services: bool,
     has_slices: bool,
     has_node: bool,
-    /// Services with external IPs, as they are at the API server.
+    /// Where the agent reaches the API server.
+    api_server: BTreeSet<SocketAddr>,
+    /// Services with external or load balancer IPs, as they are at the API server.
     #[serde(with = "knit_model::serde_pairs")]
     with_external_ips: BTreeMap<ServiceKey, Service>,
     /// The Services that changed since they were compiled.
@@ -151,6 +156,7 @@ impl State {
 
 /// Handles a change.
 pub(crate) fn handle(state: &mut State, event: ServiceEvent, now: Time, effects: &mut Effects) {
+    let api_server = state.api_server();
     let affected = match event {
         ServiceEvent::ServicesListed(all) => {
             let all = reserved::restrict_all(state, all);
@@ -182,8 +188,15 @@ pub(crate) fn handle(state: &mut State, event: ServiceEvent, now: Time, effects:
             retry::repeat_change(state);
             return connections::end(state, BTreeSet::new(), effects);
         }
+        ServiceEvent::ApiServer(addresses) => {
+            state.services.api_server = addresses;
+            BTreeSet::new()
+        }
     };
     state.services.pending.extend(affected);
+    if api_server != state.api_server() {
+        on_reserved_change(state);
+    }
     queue(state);
 }
 

@@ -116,6 +116,9 @@ pub struct Settings {
     /// Destinations of the host's own routes, which no tenant network may overlap.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routed: Vec<IpNet>,
+    /// The addresses of the host's links, except loopback and link-local ones.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub addresses: BTreeSet<IpAddr>,
     /// Ranges in which networks of tenants may have an address on the node, unless [`State::tenant_ranges`] has others. Without any, none
     /// has one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

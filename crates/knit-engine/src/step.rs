@@ -157,6 +157,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
             let affected = resolve::bridges_with_ranges(state, &ranges);
             state.dirty.extend(affected);
             packet_filter::on_reserved_ranges(state, &ranges);
+            services::on_reserved_change(state);
             if opens_others {
                 tenant_ranges::requeue(state);
             }

@@ -59,14 +59,18 @@ fn invalid_kubeconfig(path: &Path, source: kube::config::KubeconfigError) -> Err
     Error::Kubeconfig { path: path.to_owned(), source: Box::new(source) }
 }
 
+/// The configuration of a kubeconfig or, without one, of the cluster that this pod runs in.
+pub async fn connection(kubeconfig: Option<&Path>) -> Result<Config, Error> {
+    match kubeconfig {
+        Some(path) => load_config(Some(path), None).await,
+        None => Config::incluster().map_err(|source| Error::NotInCluster { source: Box::new(source) }),
+    }
+}
+
 /// A client for the API server of a kubeconfig or, without one, of the cluster that this pod runs in. It does not
 /// connect yet.
 pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, Error> {
-    let config = match kubeconfig {
-        Some(path) => load_config(Some(path), None).await?,
-        None => Config::incluster().map_err(|source| Error::NotInCluster { source: Box::new(source) })?,
-    };
-    client(config)
+    client(connection(kubeconfig).await?)
 }
 
 /// A client with this configuration. It does not connect yet.

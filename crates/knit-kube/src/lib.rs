@@ -8,7 +8,7 @@ mod kinds;
 mod recorder;
 mod watch;
 
-pub use client::{Error, client, connect, load_config};
+pub use client::{Error, client, connect, connection, load_config};
 pub use kinds::{FIELD_MANAGER, api_resource, apply, parse_object};
 pub use knit_crds::{Severity, WatchUpdate};
 pub use kube;

@@ -1,7 +1,8 @@
 //! Which Service has what several may claim.
 //!
 //! The first claimant in the order of rank, creation and name has it; when it gives up its claim, the next one does. A cluster
-//! IP outranks everything else at its address: a Service cannot take over another one's cluster IP as its external IP.
+//! IP outranks everything else at its address. Whoever may change a Service chooses its external IPs, but not its cluster IPs
+//! and the IPs of its load balancer: at such an address of another namespace an external IP has nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,7 +17,7 @@ use crate::service::{Frontend, ServiceKey};
 pub(crate) enum Claim {
     /// Connections to a frontend.
     Frontend(Frontend),
-    /// An address as cluster IP; for all with a lower rank, that it is nobody's cluster IP.
+    /// An address as cluster IP; for all with a lower rank, that it belongs to nobody with more rights to it.
     Address(IpAddr),
     /// The element about connections of a local backend to itself.
     Hairpin(IpAddr),
@@ -28,8 +29,10 @@ pub(crate) enum Claim {
 pub(crate) enum Rank {
     /// Of a cluster IP.
     ClusterIp,
-    /// Of anything else.
-    Other,
+    /// Of the IP of a load balancer, and of what is no address.
+    Assigned,
+    /// Of an external IP.
+    ExternalIp,
 }
 
 /// The claims of a Service.
@@ -71,12 +74,12 @@ impl Claims {
                 continue;
             }
             let claimants = self.claimants.entry(claim).or_default();
-            let first = claimants.first().cloned();
+            let before = Precedence::of(claimants);
             if let Some(old) = &old {
                 claimants.remove(old);
             }
             claimants.extend(new);
-            affected.extend(affected_by(claim, first.as_ref(), claimants));
+            affected.extend(before.affected(claim, claimants));
             if claimants.is_empty() {
                 self.claimants.remove(&claim);
             }
@@ -87,9 +90,17 @@ impl Claims {
 
     /// Whether a Service has what it claims with a rank.
     pub(crate) fn has(&self, service: &ServiceKey, claim: Claim, rank: Rank) -> bool {
-        let Some(first) = self.claimants.get(&claim).and_then(BTreeSet::first) else { return false };
-        let is_shared = matches!(claim, Claim::Address(_)) && rank == Rank::Other;
-        if is_shared { first.rank == Rank::Other } else { first.service == *service && first.rank == rank }
+        let Some(claimants) = self.claimants.get(&claim) else { return false };
+        let is_first =
+            || claimants.first().is_some_and(|first| (&first.service, first.rank) == (service, rank));
+        match (claim, rank) {
+            (Claim::Address(_), Rank::Assigned) => !is_cluster_ip(claimants),
+            (Claim::Address(_), Rank::ExternalIp) => {
+                let is_foreign = |namespace: &str| namespace != service.namespace;
+                !is_cluster_ip(claimants) && !balanced_namespaces(claimants).any(is_foreign)
+            }
+            _ => is_first(),
+        }
     }
 
     /// The Service that has a frontend.
@@ -104,16 +115,42 @@ impl Claims {
     }
 }
 
-/// The Services about which [`Claims::has`] changed. Who only wants an address not to be a cluster IP does not care which of
-/// several others is the first.
-fn affected_by(claim: Claim, first: Option<&Claimant>, now: &BTreeSet<Claimant>) -> Vec<ServiceKey> {
-    let next = now.first();
-    if first == next {
-        return Vec::new();
+fn is_cluster_ip(claimants: &BTreeSet<Claimant>) -> bool {
+    claimants.first().is_some_and(|first| first.rank == Rank::ClusterIp)
+}
+
+/// The namespaces of the Services that have an address as the IP of their load balancer.
+fn balanced_namespaces(claimants: &BTreeSet<Claimant>) -> impl Iterator<Item = &str> {
+    let balanced = claimants.iter().filter(|one| one.rank == Rank::Assigned);
+    balanced.map(|one| one.service.namespace.as_str())
+}
+
+/// What [`Claims::has`] depends on.
+struct Precedence {
+    first: Option<Claimant>,
+    is_cluster_ip: bool,
+    balanced: BTreeSet<String>,
+}
+
+impl Precedence {
+    fn of(claimants: &BTreeSet<Claimant>) -> Self {
+        Self {
+            first: claimants.first().cloned(),
+            is_cluster_ip: is_cluster_ip(claimants),
+            balanced: balanced_namespaces(claimants).map(str::to_owned).collect(),
+        }
     }
-    let is_cluster_ip = |one: Option<&Claimant>| one.is_some_and(|one| one.rank == Rank::ClusterIp);
-    if matches!(claim, Claim::Address(_)) && is_cluster_ip(first) != is_cluster_ip(next) {
-        return first.into_iter().chain(now).map(|one| one.service.clone()).collect();
+
+    /// The Services about which it changed. Which of several is the first one at an address matters to cluster IPs only.
+    fn affected(self, claim: Claim, claimants: &BTreeSet<Claimant>) -> Vec<ServiceKey> {
+        let now = Self::of(claimants);
+        let is_shared_changed = (self.is_cluster_ip, self.balanced) != (now.is_cluster_ip, now.balanced);
+        if matches!(claim, Claim::Address(_)) && is_shared_changed {
+            return self.first.iter().chain(claimants).map(|one| one.service.clone()).collect();
+        }
+        if self.first == now.first {
+            return Vec::new();
+        }
+        self.first.into_iter().chain(now.first).map(|one| one.service).collect()
     }
-    first.into_iter().chain(next).map(|one| one.service.clone()).collect()
 }

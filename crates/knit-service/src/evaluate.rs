@@ -55,6 +55,17 @@ pub enum FrontendKind {
     NodePort,
 }
 
+impl FrontendKind {
+    /// The weight of its claims.
+    pub(crate) fn rank(self) -> Rank {
+        match self {
+            Self::ClusterIp => Rank::ClusterIp,
+            Self::LoadBalancer | Self::NodePort => Rank::Assigned,
+            Self::ExternalIp => Rank::ExternalIp,
+        }
+    }
+}
+
 /// What a connection is addressed to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -162,8 +173,8 @@ impl ServiceIndex {
                 (IpFamily::of(*address), kind, Some(*address))
             }
         };
-        let is_other = |address: IpAddr| self.claims.has(&service.key, Claim::Address(address), Rank::Other);
-        if kind != FrontendKind::ClusterIp && address.is_some_and(|address| !is_other(address)) {
+        let is_free = |address: IpAddr| self.claims.has(&service.key, Claim::Address(address), kind.rank());
+        if kind != FrontendKind::ClusterIp && address.is_some_and(|address| !is_free(address)) {
             return None;
         }
         let port = service.ports.iter().find(|port| match frontend {

@@ -4,7 +4,7 @@
 //! by it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use knit_model::filter::field::IpFamily;
 use serde::{Deserialize, Serialize};
@@ -145,6 +145,17 @@ impl ServiceIndex {
             frontends.map(move |(_, frontend)| (frontend, serving.clone())).collect::<Vec<_>>()
         };
         udp.flat_map(of_port).collect()
+    }
+
+    /// All endpoints of a Service, whatever their state, also if there is no such Service.
+    pub fn endpoint_addresses(&self, key: &ServiceKey) -> BTreeSet<SocketAddr> {
+        let of_slice = |slice: &EndpointSlice| {
+            let ports = slice.ports.iter().map(|port| port.port);
+            ports
+                .flat_map(|port| slice.addresses().map(move |(address, _)| SocketAddr::new(address, port)))
+                .collect::<Vec<_>>()
+        };
+        self.slices_of(key).flat_map(of_slice).collect()
     }
 
     pub(crate) fn state(&self, key: &ServiceKey) -> Option<&ServiceState> {

@@ -59,7 +59,8 @@ pub struct Service {
     /// The port on which each node reports how many of the backends it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_check_node_port: Option<u16>,
-    /// When it was created, in seconds: the oldest of the Services with the same external IP and port, or node port, has it.
+    /// When it was created, in seconds: the oldest of the Services with the same external IP and port, load balancer IP and
+    /// port, or node port, has it. The IP of a load balancer comes before an external IP.
     #[serde(default)]
     pub created: i64,
 }

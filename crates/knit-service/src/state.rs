@@ -84,13 +84,14 @@ impl ServiceState {
         for port in &self.ports {
             claims.insert(Claim::Address(port.identity.address), Rank::ClusterIp);
             claims.insert(Claim::Frontend(port.identity.frontend()), Rank::ClusterIp);
-            for (_, frontend) in self.external_frontends(port) {
+            for (kind, frontend) in self.external_frontends(port) {
+                let rank = kind.rank();
                 if let Frontend::Address { address, .. } = frontend {
-                    claims.insert(Claim::Address(address), Rank::Other);
+                    claims.insert(Claim::Address(address), rank);
                 }
-                claims.insert(Claim::Frontend(frontend), Rank::Other);
+                claims.insert(Claim::Frontend(frontend), rank);
             }
-            claims.extend(port.hairpin.iter().map(|address| (Claim::Hairpin(*address), Rank::Other)));
+            claims.extend(port.hairpin.iter().map(|address| (Claim::Hairpin(*address), Rank::Assigned)));
         }
         claims
     }

@@ -107,6 +107,7 @@ pub(crate) fn node_info(node: usize, reader: usize) -> NodeInfo {
         is_local: node == reader,
         ranges: vec![pod_range(node)],
         addresses: vec![node_address(node).addr()],
+        other_addresses: Vec::new(),
         is_ready: true,
         key: None,
     }

@@ -1,5 +1,6 @@
 //! Services and their endpoints, if this node translates Services in place of kube-proxy.
 
+mod api_server;
 mod health_checks;
 mod lenient;
 mod watched_service;
@@ -22,7 +23,12 @@ const PAGE_SIZE: u32 = 500;
 
 /// Watches Services and EndpointSlices. While the API server is unavailable, the last known ones stay in force.
 pub(super) async fn run(context: Context) {
-    tokio::join!(watch_services(&context), watch_slices(&context), health_checks::run(&context));
+    tokio::join!(
+        api_server::run(&context),
+        watch_services(&context),
+        watch_slices(&context),
+        health_checks::run(&context)
+    );
 }
 
 async fn watch_services(context: &Context) {

@@ -198,6 +198,7 @@ impl Node {
 pub(super) fn settings_of(host: &ScopeState) -> Settings {
     let is_own = |range: &IpNet| !range.addr().is_loopback() && !is_link_local(range);
     let foreign = host.addresses.values().filter(|address| !address.owned).map(|address| address.address);
+    let addresses = host.addresses.values().map(|address| address.address).filter(is_own);
     let forbidden: Vec<IpNet> = foreign.filter(is_own).map(|range| range.trunc()).collect();
     let is_of_knit = |link: &IfName| host.links.get(link).is_some_and(is_marked);
     let is_foreign = |route: &&Route| !route.owned && !route.via.iter().any(|hop| is_of_knit(&hop.link));
@@ -208,7 +209,8 @@ pub(super) fn settings_of(host: &ScopeState) -> Settings {
     let routed = IpNet::aggregate(&routed.collect::<Vec<_>>());
     let forbidden = forbidden.into_iter().map(|range| ("node's range".to_owned(), range)).collect();
     let lacks_bridge_filter = !Path::new("/proc/sys/net/bridge/bridge-nf-call-iptables").exists();
-    Settings { forbidden, routed, tenant_ranges: Vec::new(), lacks_bridge_filter }
+    let addresses = addresses.map(|address| address.addr()).collect();
+    Settings { forbidden, routed, addresses, tenant_ranges: Vec::new(), lacks_bridge_filter }
 }
 
 fn is_link_local(address: &IpNet) -> bool {
@@ -252,6 +254,10 @@ mod tests {
         let settings = settings_of(&host);
         assert_eq!(settings.forbidden, [("node's range".to_owned(), net("192.0.2.0/24"))]);
         assert_eq!(settings.routed, [net("10.244.0.0/23")]);
+        assert_eq!(
+            settings.addresses,
+            [net("192.0.2.7/24"), net("10.9.0.1/24")].map(|one| one.addr()).into()
+        );
     }
 
     #[test]

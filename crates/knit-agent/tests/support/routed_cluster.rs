@@ -169,6 +169,7 @@ impl RoutedCluster {
                 is_local: *other == at,
                 ranges: ranges(*other),
                 addresses: addresses(families, *other),
+                other_addresses: Vec::new(),
                 is_ready: true,
                 key: keys[*other],
             };

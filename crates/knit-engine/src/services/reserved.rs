@@ -1,18 +1,20 @@
-//! External IPs that Services cannot have: whoever creates Services could take over the connections of others.
+//! External and load balancer IPs that Services cannot have: whoever creates Services could take over the connections of others.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
-use knit_service::Service;
+use knit_service::{Service, ServiceKey};
 
 use super::queue;
+use crate::nodes::NodeInfo;
 use crate::packet_filter;
 use crate::state::State;
 
-/// The addresses of nodes, pods and Services.
+/// The addresses of nodes, of the host, of the API server, of pods and of Services.
 struct Reserved<'a> {
     addresses: BTreeSet<IpAddr>,
+    api_server: BTreeSet<SocketAddr>,
     pod_ranges: Vec<IpNet>,
     service_ranges: &'a [IpNet],
 }
@@ -20,24 +22,55 @@ struct Reserved<'a> {
 impl<'a> Reserved<'a> {
     /// Grows with the nodes: it is computed once for all addresses that are checked at a time.
     fn of(state: &'a State) -> Self {
+        let api_server = state.api_server();
+        let of_nodes = state.nodes.all().flat_map(NodeInfo::all_addresses);
+        let of_api_server = api_server.iter().map(SocketAddr::ip);
         Self {
-            addresses: state.nodes.all().flat_map(|node| &node.addresses).copied().collect(),
+            addresses: of_nodes.chain(&state.settings.addresses).copied().chain(of_api_server).collect(),
+            api_server,
             pod_ranges: state.cluster().map(packet_filter::all_pod_ranges).unwrap_or_default(),
             service_ranges: &state.service_ranges,
         }
     }
 
-    fn contains(&self, address: IpAddr) -> bool {
+    /// Whether an address is of a range of pods or Services, or none that packets from outside can have.
+    fn is_for_none(&self, address: IpAddr) -> bool {
         let mut ranges = self.service_ranges.iter().chain(&self.pod_ranges);
-        is_special(address)
-            || self.addresses.contains(&address)
-            || ranges.any(|range| range.contains(&address))
+        is_special(address) || ranges.any(|range| range.contains(&address))
+    }
+
+    fn has_external_ip(&self, address: IpAddr) -> bool {
+        self.addresses.contains(&address) || self.is_for_none(address)
+    }
+
+    /// The IP of a load balancer may be the address of a node: it comes from the implementation of load balancers, which may use
+    /// these. It must not take the ports of the API server.
+    fn has_balancer(&self, address: IpAddr, ports: &BTreeSet<u16>) -> bool {
+        let is_taken = |server: &SocketAddr| server.ip() == address && ports.contains(&server.port());
+        self.api_server.iter().any(is_taken) || self.is_for_none(address)
     }
 
     fn remove_from(&self, mut service: Service) -> Service {
-        service.external_ips.retain(|address| !self.contains(*address));
+        let ports: BTreeSet<u16> = service.ports.iter().map(|port| port.port).collect();
+        service.external_ips.retain(|address| !self.has_external_ip(*address));
+        service.load_balancer_ips.retain(|address| !self.has_balancer(*address, &ports));
         service
     }
+}
+
+impl State {
+    /// Where the API server is: where the agent reaches it, and its endpoints.
+    pub(super) fn api_server(&self) -> BTreeSet<SocketAddr> {
+        let service = ServiceKey { namespace: "default".to_owned(), name: "kubernetes".to_owned() };
+        let mut all = self.services.index.endpoint_addresses(&service);
+        all.extend(&self.services.api_server);
+        all
+    }
+}
+
+/// Whether a Service has addresses that may be those of others.
+fn has_other_ips(service: &Service) -> bool {
+    !service.external_ips.is_empty() || !service.load_balancer_ips.is_empty()
 }
 
 /// Whether packets from outside cannot have this destination.
@@ -51,11 +84,11 @@ fn is_special(address: IpAddr) -> bool {
         }
 }
 
-/// These are all Services: returns them without external IPs that belong to others.
+/// These are all Services: returns them without external and load balancer IPs that belong to others.
 pub(super) fn restrict_all(state: &mut State, services: Vec<Service>) -> Vec<Service> {
     state.services.with_external_ips.clear();
     let (with_external_ips, mut all): (Vec<Service>, Vec<Service>) =
-        services.into_iter().partition(|service| !service.external_ips.is_empty());
+        services.into_iter().partition(has_other_ips);
     if with_external_ips.is_empty() {
         return all;
     }
@@ -69,7 +102,7 @@ pub(super) fn restrict_all(state: &mut State, services: Vec<Service>) -> Vec<Ser
 /// The same for one Service.
 pub(super) fn restrict(state: &mut State, service: Service) -> Service {
     state.services.with_external_ips.remove(&service.key);
-    if service.external_ips.is_empty() {
+    if !has_other_ips(&service) {
         return service;
     }
     let open = Reserved::of(state).remove_from(service.clone());
@@ -77,7 +110,8 @@ pub(super) fn restrict(state: &mut State, service: Service) -> Service {
     open
 }
 
-/// Nodes, or the ranges of pods or Services, changed: external IPs may be theirs from now on, or no longer.
+/// Nodes, addresses of the host or of the API server, or the ranges of pods or Services, changed: external IPs may be theirs from
+/// now on, or no longer.
 pub(crate) fn on_reserved_change(state: &mut State) {
     if !state.services.with_external_ips.is_empty() {
         let reserved = Reserved::of(state);

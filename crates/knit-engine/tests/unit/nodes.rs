@@ -20,6 +20,7 @@ fn info(number: u8) -> NodeInfo {
         is_local: number == 1,
         ranges: vec![net(&format!("10.1.{number}.0/24"))],
         addresses: vec![format!("192.0.2.{number}").parse().unwrap()],
+        other_addresses: Vec::new(),
         is_ready: true,
         key: None,
     }

@@ -199,3 +199,42 @@ fn a_cluster_ip_cannot_be_taken_over_as_an_external_ip() {
     index.remove_service(&key("web"));
     assert_eq!(reached(&index, connection(POD, CLUSTER_IP, 81)), set(&["10.75.0.2"]));
 }
+
+/// An older Service with the external IP that is another one's load balancer IP, and with the port 81, too.
+fn with_the_ip_of_a_load_balancer(namespace: &str) -> knit_service::ServiceIndex {
+    let mut thief = service("thief", &["10.96.0.2"]);
+    thief.key.namespace = namespace.to_owned();
+    thief.external_ips = vec![ip(BALANCER)];
+    thief.created = -1;
+    thief.ports.push(knit_service::ServicePort { port: 81, ..thief.ports[0].clone() });
+    let of_thief = EndpointSlice {
+        service: thief.key.clone(),
+        ..slice("thief", "thief", vec![endpoint("10.75.0.2", "a")])
+    };
+    let mut index = index(thief, Vec::new());
+    index.apply_slice(of_thief);
+    index
+}
+
+#[test]
+fn the_ip_of_a_load_balancer_cannot_be_taken_over_as_an_external_ip() {
+    let mut index = with_the_ip_of_a_load_balancer("green");
+    let thief = knit_service::ServiceKey { namespace: "green".to_owned(), name: "thief".to_owned() };
+    let reached = |index: &_, port| reached(index, connection(OUTSIDE, BALANCER, port));
+    assert_eq!([80, 81].map(|port| reached(&index, port)), [(); 2].map(|()| set(&["10.75.0.2"])));
+    index.apply_slice(slice("web", "web", vec![endpoint("10.75.0.1", "a")]));
+    assert_eq!(index.apply_service(external("web")), [key("web"), thief.clone()].into());
+    assert_eq!(reached(&index, 80), set(&["10.75.0.1"]));
+    assert_eq!(reached(&index, 81), set(&["not a service"]), "nor another port");
+    assert_eq!(index.remove_service(&key("web")), [key("web"), thief].into());
+    assert_eq!(reached(&index, 81), set(&["10.75.0.2"]));
+}
+
+#[test]
+fn a_namespace_may_use_its_load_balancer_ip_as_an_external_ip_at_other_ports() {
+    let mut index = with_the_ip_of_a_load_balancer("blue");
+    index.apply_slice(slice("web", "web", vec![endpoint("10.75.0.1", "a")]));
+    index.apply_service(external("web"));
+    let reached = |port| reached(&index, connection(OUTSIDE, BALANCER, port));
+    assert_eq!([80, 81].map(reached), [set(&["10.75.0.1"]), set(&["10.75.0.2"])]);
+}

@@ -54,11 +54,20 @@ impl Cluster<'_> {
             };
         }
         let has_cluster_ip = |service: &&&Service| service.cluster_ip(family).is_some();
-        let external = services.iter().filter(has_cluster_ip).find(|service| {
-            let mut addresses = service.external_ips.iter().chain(&service.load_balancer_ips);
-            addresses.any(|address| *address == destination) && port_of(service).is_some()
-        });
-        if let Some(service) = external {
+        let balanced: Vec<&&Service> = services
+            .iter()
+            .filter(has_cluster_ip)
+            .filter(|service| service.load_balancer_ips.contains(&destination) && !service.ports.is_empty())
+            .collect();
+        let is_foreign = |service: &&&Service| {
+            !balanced.contains(service)
+                && balanced.iter().any(|other| other.key.namespace != service.key.namespace)
+        };
+        let has_external_ip = |service: &&&Service| service.external_ips.contains(&destination);
+        let by_external_ip = services.iter().filter(has_cluster_ip).filter(has_external_ip);
+        let by_external_ip = by_external_ip.filter(|service| !is_foreign(service));
+        let mut external = balanced.iter().copied().chain(by_external_ip);
+        if let Some(service) = external.find(|service| port_of(service).is_some()) {
             let at = port_of(service).unwrap();
             if is_served(service, &service.ports[at]) {
                 let kind = match service.load_balancer_ips.contains(&destination) {

@@ -60,8 +60,10 @@ fn cluster_ip(service: u8, family: IpFamily) -> IpAddr {
     }
 }
 
+/// They are in two namespaces.
 fn service_key(number: u8) -> ServiceKey {
-    key(&format!("s{number}"))
+    let namespace = if number.is_multiple_of(2) { "blue" } else { "green" };
+    ServiceKey { namespace: namespace.to_owned(), name: format!("s{number}") }
 }
 
 fn port() -> impl Strategy<Value = ServicePort> {

@@ -127,12 +127,17 @@ struct Address {
 impl From<RawNode> for NodeSummary {
     fn from(raw: RawNode) -> Self {
         let Metadata { name, resource_version, annotations, labels } = raw.metadata;
-        let own = raw.status.addresses.iter().filter(|address| address.kind == "InternalIP");
+        let addresses = |are_internal: bool| {
+            let all = raw.status.addresses.iter();
+            let of_kind = all.filter(move |one| (one.kind == "InternalIP") == are_internal);
+            of_kind.filter_map(|one| one.address.parse().ok()).collect()
+        };
         let known = NodeInfo {
             name: name.clone().unwrap_or_default(),
             is_local: false,
             ranges: raw.spec.pod_cidrs.iter().filter_map(|range| range.parse().ok()).collect(),
-            addresses: own.filter_map(|address| address.address.parse().ok()).collect(),
+            addresses: addresses(true),
+            other_addresses: addresses(false),
             is_ready: raw.status.conditions.iter().any(|one| one.kind == READY && one.status == "True"),
             key: annotations.key.as_ref().and_then(|key| key.parse().ok()),
         };
@@ -181,6 +186,7 @@ mod tests {
         assert_eq!(known.ranges, ["10.1.0.0/24".parse::<IpNet>().unwrap(), "fd01::/64".parse().unwrap()]);
         let addresses: Vec<String> = known.addresses.iter().map(ToString::to_string).collect();
         assert_eq!(addresses, ["192.0.2.1", "2001:db8::1"]);
+        assert_eq!(known.other_addresses, ["203.0.113.1".parse::<std::net::IpAddr>().unwrap()]);
         assert!(!known.is_ready, "it has no Ready condition");
     }
 

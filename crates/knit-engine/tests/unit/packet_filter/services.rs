@@ -4,6 +4,7 @@ mod chains;
 mod connections;
 mod failures;
 
+use knit_engine::Settings;
 use knit_engine::nodes::{NodeEvent, NodeInfo};
 use knit_engine::services::ServiceEvent;
 use knit_model::filter::field::IpFamily;
@@ -12,6 +13,7 @@ use knit_service::{
 };
 
 use super::*;
+use crate::support::settings;
 
 /// The cluster network with Services.
 fn network_with_services() -> StoredObject {
@@ -213,8 +215,8 @@ fn external_ips_of_nodes_pods_and_services_are_not_taken_over() {
     node.send(ServiceEvent::ServicesListed(vec![with_external_ips]));
     node.send(ServiceEvent::SlicesListed(vec![slice("web", &["10.80.0.3"])]));
     let frontends = |node: &Node| {
-        let all = node.elements("service_ips4").into_iter();
-        all.map(|text| text.split(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
+        let all = frontends(node).into_iter();
+        all.map(|text| text.trim_end_matches(":53").to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(frontends(&node), ["10.96.0.11", "192.0.2.7", "192.0.2.9"]);
     let other = NodeInfo {
@@ -222,8 +224,54 @@ fn external_ips_of_nodes_pods_and_services_are_not_taken_over() {
         addresses: vec!["192.0.2.9".parse().unwrap()],
         ..NodeInfo::default()
     };
-    node.handle(Event::Nodes(NodeEvent::Listed(vec![other])));
+    node.handle(Event::Nodes(NodeEvent::Listed(vec![other.clone()])));
     assert_eq!(frontends(&node), ["10.96.0.11", "192.0.2.7"], "it is the address of a node from now on");
     node.handle(Event::Nodes(NodeEvent::Listed(Vec::new())));
     assert_eq!(frontends(&node), ["10.96.0.11", "192.0.2.7", "192.0.2.9"]);
+    let other_address = NodeInfo { other_addresses: other.addresses, addresses: Vec::new(), ..other };
+    node.handle(Event::Nodes(NodeEvent::Listed(vec![other_address])));
+    assert_eq!(frontends(&node), ["10.96.0.11", "192.0.2.7"], "also if it is no InternalIP");
+    let addresses = ["192.0.2.7".parse().unwrap()].into();
+    node.handle(Event::SettingsChanged(Settings { addresses, ..settings() }));
+    assert_eq!(frontends(&node), ["10.96.0.11"], "nor that of a link of the host");
+}
+
+/// The frontends of IPv4, as address and port.
+fn frontends(node: &Node) -> Vec<String> {
+    let all = node.elements("service_ips4").into_iter();
+    let parts = all.map(|text| text.split(' ').map(str::to_owned).collect::<Vec<_>>());
+    parts.map(|parts| format!("{}:{}", parts[0], parts[4])).collect()
+}
+
+#[test]
+fn connections_to_the_api_server_are_not_taken_over() {
+    let mut node = Node::with_services();
+    let mut taken = Service {
+        external_ips: vec!["192.0.2.7".parse().unwrap()],
+        load_balancer_ips: vec!["192.0.2.8".parse().unwrap(), "10.75.0.3".parse().unwrap()],
+        ..service("web", "10.96.0.11")
+    };
+    taken.ports[0].port = 6443;
+    let mut other =
+        Service { load_balancer_ips: taken.load_balancer_ips.clone(), ..service("dns", "10.96.0.10") };
+    other.load_balancer_ips.truncate(1);
+    node.send(ServiceEvent::ServicesListed(vec![taken, other]));
+    let both = vec![slice("web", &["10.80.0.3"]), slice("dns", &["10.80.0.2"])];
+    node.send(ServiceEvent::SlicesListed(both.clone()));
+    let cluster_ips = ["10.96.0.10:53", "10.96.0.11:6443"].map(str::to_owned);
+    let with = |more: &[&str]| -> Vec<String> {
+        cluster_ips.iter().cloned().chain(more.iter().map(|one| (*one).to_owned())).collect()
+    };
+    assert_eq!(frontends(&node), with(&["192.0.2.7:6443", "192.0.2.8:53", "192.0.2.8:6443"]), "no pod");
+    // An agent reaches it at one address, and it has endpoints at others.
+    node.send(ServiceEvent::ApiServer(["192.0.2.7:6443".parse().unwrap()].into()));
+    assert_eq!(frontends(&node), with(&["192.0.2.8:53", "192.0.2.8:6443"]));
+    let mut endpoints = slice("kubernetes", &["192.0.2.8"]);
+    endpoints.service.namespace = "default".to_owned();
+    endpoints.ports[0].port = 6443;
+    node.send(ServiceEvent::SliceApplied(Box::new(endpoints.clone())));
+    assert_eq!(frontends(&node), with(&["192.0.2.8:53"]), "the load balancer has it at other ports");
+    node.send(ServiceEvent::SliceDeleted(endpoints.key));
+    node.send(ServiceEvent::ApiServer(["192.0.2.9:6443".parse().unwrap()].into()));
+    assert_eq!(frontends(&node), with(&["192.0.2.7:6443", "192.0.2.8:53", "192.0.2.8:6443"]));
 }

@@ -375,6 +375,7 @@ pub fn node_events(peers: &[PeerNode]) -> [Event; 2] {
         is_local: false,
         ranges: peer.ranges.clone(),
         addresses: peer.all_addresses().collect(),
+        other_addresses: Vec::new(),
         is_ready: true,
         key: peer.key,
     };
