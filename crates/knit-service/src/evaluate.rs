@@ -21,7 +21,7 @@ pub struct Connection {
     pub source_class: SourceClass,
     /// The destination before translation.
     pub destination: IpAddr,
-    /// Whether the destination is an address of this node at which node ports are served.
+    /// Whether the destination is an address of this node at which node ports are served: any except those of loopback.
     pub to_node_ports: bool,
     /// The protocol.
     pub protocol: Protocol,

@@ -6,7 +6,9 @@
 //! Connections that have to return through this node get a mark until they are masqueraded.
 
 use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ipnet::IpNet;
 use knit_model::filter::field::{DataType, Field, IpFamily, ct_state};
 use knit_model::filter::rule::{FilterRule, RejectWith};
 use knit_model::filter::{BaseChain, ChainType, FilterChain, FilterSet, FilterTable, Hook};
@@ -119,7 +121,7 @@ fn mark(rule: FilterRule) -> FilterRule {
 }
 
 /// Marks connections that are masqueraded because of their frontend, for the node's own ones or for all: the node's own
-/// source may be the load balancer's IP, or 127.0.0.1.
+/// source may be the load balancer's IP.
 fn mark_node_port_connections(frontends: &Frontends) -> [FilterRule; 2] {
     let to = |set: &str| frontends.rule().in_set(&frontends.fields, &frontends.set(set));
     let from_node = FilterRule::new().from_local();
@@ -136,9 +138,14 @@ fn mark_connections(ips: &Frontends) -> [FilterRule; 3] {
     [all, from_node, mark(from_outside)]
 }
 
-/// Matches packets to the node's addresses that have node ports.
+/// Matches packets to the node's addresses that have node ports. Those of loopback have none: whoever creates a Service
+/// chooses its node port, and the node's own programs listen there.
 fn to_node_ports(family: IpFamily, rule: FilterRule, options: &TableOptions) -> FilterRule {
-    let rule = rule.family(family).to_local();
+    let loopback = match family {
+        IpFamily::V4 => IpNet::new_assert(Ipv4Addr::new(127, 0, 0, 0).into(), 8),
+        IpFamily::V6 => IpNet::from(IpAddr::from(Ipv6Addr::LOCALHOST)),
+    };
+    let rule = rule.family(family).not_within(Field::Destination(family), loopback).to_local();
     match options.node_port_addresses {
         true => rule.in_set(&[Field::Destination(family)], &names::node_port_address_set(family)),
         false => rule,

@@ -49,7 +49,6 @@ impl Node {
             }
             namespace.ip(&["route", "add", "default", "via", &format!("{v4}.1")]);
             namespace.ip(&["-6", "route", "add", "default", "via", &format!("{v6}:1")]);
-            host.set_sysctl(&format!("net/ipv4/conf/{link}/route_localnet"), "1");
         }
         // Packets to the IPs of Services need a route, whichever.
         let upstream = testbed.namespace("up");
@@ -221,7 +220,10 @@ fn clients_reach_services_at_every_frontend() {
                 client.udp_reaches("10.96.0.1:80").unwrap();
             }
         }
-        node.host.tcp_reaches("127.0.0.1:30080").unwrap();
+        for loopback in ["127.0.0.1:30080", "[::1]:30080"] {
+            let error = node.host.tcp_reaches(loopback).unwrap_err().to_string();
+            assert!(error.contains("refused"), "{loopback} is the node's own: {error}");
+        }
     }
 }
 

@@ -17,14 +17,14 @@ fn node_ports_are_served_at_all_addresses_of_the_node_and_nowhere_else() {
 }
 
 #[test]
-fn node_ports_work_on_the_nodes_loopback_and_are_masqueraded() {
-    for external_local in [false, true] {
-        let mut service = external("web");
-        service.external_local = external_local;
-        let index = index(service, vec![endpoint("10.75.0.1", "a")]);
-        let local = connection("127.0.0.1", "127.0.0.1", 30080);
-        assert_eq!(reached(&index, local), set(&["10.75.0.1"]));
-        assert!(is_masqueraded(&index, local));
+fn a_node_port_does_not_take_connections_to_the_nodes_own_programs_on_loopback() {
+    let mut service = external("web");
+    service.cluster_ips.push(ip("fd96::1"));
+    for endpoints in [vec![endpoint("10.75.0.1", "a")], Vec::new()] {
+        let index = index(service.clone(), endpoints);
+        for address in ["127.0.0.1", "127.7.0.1", "::1"] {
+            assert_eq!(reached(&index, connection(address, address, 30080)), set(&["not a service"]));
+        }
     }
 }
 

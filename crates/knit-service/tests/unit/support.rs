@@ -29,7 +29,7 @@ pub fn pod_ranges() -> [IpNet; 2] {
 }
 
 pub fn node_addresses() -> Vec<IpAddr> {
-    [NODE, "192.0.2.10", "127.0.0.1", "fd02::1"].map(ip).to_vec()
+    [NODE, "192.0.2.10", "127.0.0.1", "127.7.0.1", "fd02::1", "::1"].map(ip).to_vec()
 }
 
 pub fn node() -> NodeFacts {
@@ -127,7 +127,7 @@ pub fn connection_to(source: IpAddr, destination: IpAddr, protocol: Protocol, po
     } else {
         SourceClass::Outside
     };
-    let to_node_ports = node_addresses().contains(&destination);
+    let to_node_ports = node_addresses().contains(&destination) && !destination.is_loopback();
     Connection { source, source_class, destination, to_node_ports, protocol, port }
 }
 
