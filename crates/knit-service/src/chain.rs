@@ -32,7 +32,7 @@ pub enum BackendChain {
     Recall {
         /// The family.
         family: IpFamily,
-        /// For how many seconds.
+        /// For how many seconds: one of few timeouts, to which those of Services are rounded up.
         seconds: u32,
     },
 }

@@ -1,12 +1,13 @@
 //! The elements of sets and maps that follow from one Service. No other Service has any of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_model::filter::field::{IpFamily, Value};
+use knit_model::filter::field::IpFamily;
 use knit_model::filter::{ElementData, ElementKey, KeyPart, TableFamily, outermost};
 
+use crate::affinity::ids;
 use crate::chain::Scope;
 use crate::claims::Claim;
 use crate::endpoints::NodeFacts;
@@ -15,9 +16,6 @@ use crate::index::ServiceIndex;
 use crate::names::{self, FrontendSets};
 use crate::service::{Backend, Frontend, ServiceKey};
 use crate::state::{PortState, ServiceState};
-
-/// The bit of ids of backends, which slots do not have.
-const ID: u32 = 0x4000_0000;
 
 /// What connections to a frontend meet.
 #[derive(Clone, Copy)]
@@ -66,7 +64,7 @@ impl Elements {
     }
 
     fn add_port(&mut self, state: &ServiceState, port: &PortState, node: &NodeFacts) {
-        let ids = ids(port);
+        let ids = state.service.affinity.map(|seconds| ids(port.backends(), seconds));
         for (kind, frontend) in state.frontends(port) {
             let of = FrontendElements::new(port, &frontend);
             if let (FrontendKind::LoadBalancer, Frontend::Address { address, .. }) = (kind, frontend) {
@@ -98,7 +96,7 @@ impl Elements {
                 self.add(of.set(of.sets.masquerade_node), of.key.clone(), ElementData::Key);
             }
             for scope in scopes {
-                self.add_backends(&of, scope, port, state.service.affinity, &ids);
+                self.add_backends(&of, scope, port, ids.as_ref());
             }
         }
     }
@@ -115,16 +113,14 @@ impl Elements {
         of: &FrontendElements,
         scope: Scope,
         port: &PortState,
-        affinity: Option<u32>,
-        ids: &BTreeMap<Backend, u32>,
+        ids: Option<&BTreeMap<Backend, u32>>,
     ) {
         for (slot, backend) in (0u32..).zip(port.slots(scope)) {
             let mut number = scope.number(slot);
-            if let Some(seconds) = affinity {
-                let map = of.sets.affinity_slots(of.family, seconds);
+            if let Some(ids) = ids {
                 let slot = of.numbered(number);
                 number = ids[backend];
-                self.add(map, slot, ElementData::Values(vec![number.into()]));
+                self.add(of.set(of.sets.affinity_slots), slot, ElementData::Values(vec![number.into()]));
             }
             let values = vec![backend.address.into(), backend.port.into()];
             self.add(of.set(of.sets.backends), of.numbered(number), ElementData::Values(values));
@@ -179,28 +175,6 @@ impl FrontendElements {
     fn numbered(&self, number: u32) -> Vec<KeyPart> {
         self.key.iter().cloned().chain([KeyPart::from(number)]).collect()
     }
-}
-
-/// The ids of a port's backends, by which clients with affinity refer to them. They follow from the backends, so that they
-/// are the same after a restart.
-fn ids(port: &PortState) -> BTreeMap<Backend, u32> {
-    let backends: BTreeSet<&Backend> = port.cluster.iter().chain(&port.local).collect();
-    let (mut ids, mut used) = (BTreeMap::new(), BTreeSet::new());
-    for backend in backends {
-        let mut id = ID | (hash(backend) & !ID);
-        while !used.insert(id) {
-            id = ID | id.wrapping_add(1);
-        }
-        ids.insert(*backend, id);
-    }
-    ids
-}
-
-/// The 32-bit FNV-1a hash of a backend's address and port.
-fn hash(backend: &Backend) -> u32 {
-    let mut bytes = Value::from(backend.address).bytes();
-    bytes.extend(backend.port.to_be_bytes());
-    bytes.iter().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
 fn target(port: &PortState, is_local: bool) -> Target {

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use knit_model::filter::field::IpFamily;
 use serde::{Deserialize, Serialize};
 
+use crate::affinity::rounded;
 use crate::choice::choose;
 use crate::claims::{Claim, Rank};
 use crate::index::ServiceIndex;
@@ -92,7 +93,7 @@ pub enum Decision {
         to: ServiceMatch,
         /// The backends.
         backends: BTreeSet<Backend>,
-        /// How many seconds the client is led to the same backend.
+        /// How many seconds the client is led to the same backend, rounded up to one of few timeouts.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         affinity: Option<u32>,
         /// Whether it is masqueraded. A connection to the client itself always is.
@@ -219,7 +220,8 @@ impl ServiceIndex {
         if backends.is_empty() {
             return Decision::Denied { to, reason: DenyReason::NoLocalEndpoints };
         }
-        Decision::Translated { to, backends, affinity: service.affinity, masquerade }
+        let affinity = service.affinity.map(rounded);
+        Decision::Translated { to, backends, affinity, masquerade }
     }
 
     fn is_source_allowed(&self, service: &Service, connection: &Connection) -> bool {

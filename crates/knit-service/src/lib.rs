@@ -9,6 +9,7 @@
 //! the label `service.kubernetes.io/service-proxy-name`; and EndpointSlices with the label `service.kubernetes.io/headless`
 //! or addresses that are host names.
 
+mod affinity;
 mod chain;
 mod choice;
 mod claims;

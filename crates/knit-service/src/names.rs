@@ -23,10 +23,10 @@ pub(crate) struct FrontendSets {
     pub(crate) no_endpoints: &'static str,
     /// Frontends with endpoints, but none on this node as the traffic policy requires: dropped.
     pub(crate) no_local_endpoints: &'static str,
-    /// (Frontend . slot) to the id of a backend. The seconds of affinity follow.
-    affinity_slots: &'static str,
-    /// (Client . frontend) to the id of the backend of the client's last connection. The seconds of affinity follow.
-    affinity: &'static str,
+    /// (Frontend . slot) to the id of a backend, if the Service has affinity.
+    pub(crate) affinity_slots: &'static str,
+    /// (Client . frontend) to the id of the backend of the client's last connection.
+    pub(crate) affinity: &'static str,
 }
 
 /// Cluster IPs, external IPs, load balancer IPs.
@@ -38,8 +38,8 @@ pub(crate) const IPS: FrontendSets = FrontendSets {
     masquerade_node: "service_masquerade_node",
     no_endpoints: "service_no_endpoints",
     no_local_endpoints: "service_no_local_endpoints",
-    affinity_slots: "service_affinity_slots_",
-    affinity: "service_affinity_",
+    affinity_slots: "service_affinity_slots",
+    affinity: "service_affinity",
 };
 /// Node ports.
 pub(crate) const NODE_PORTS: FrontendSets = FrontendSets {
@@ -50,8 +50,8 @@ pub(crate) const NODE_PORTS: FrontendSets = FrontendSets {
     masquerade_node: "service_node_port_masquerade_node",
     no_endpoints: "service_node_port_no_endpoints",
     no_local_endpoints: "service_node_port_no_local_endpoints",
-    affinity_slots: "service_node_port_affinity_slots_",
-    affinity: "service_node_port_affinity_",
+    affinity_slots: "service_node_port_affinity_slots",
+    affinity: "service_node_port_affinity",
 };
 
 /// The verdict map from numbers of slots to the chains that choose one. The kernel validates the whole table whenever an
@@ -69,16 +69,6 @@ pub(crate) const HAIRPIN: &str = "service_hairpin";
 const PODS: &str = "service_pods";
 /// The addresses of this node that have node ports, if not all do.
 const NODE_PORT_ADDRESSES: &str = "service_node_port_addresses";
-
-impl FrontendSets {
-    pub(crate) fn affinity_slots(&self, family: IpFamily, seconds: u32) -> String {
-        family.suffixed(&format!("{}{seconds}_", self.affinity_slots))
-    }
-
-    pub(crate) fn affinity(&self, family: IpFamily, seconds: u32) -> String {
-        family.suffixed(&format!("{}{seconds}_", self.affinity))
-    }
-}
 
 /// The set of ranges with the addresses of the cluster's pods. The caller fills it.
 pub fn pod_set(family: IpFamily) -> String {
@@ -98,7 +88,6 @@ pub fn is_service_name(name: &str) -> bool {
 
 /// Whether rules add the elements of this map, which are no part of the desired state.
 pub fn is_dynamic_set(name: &str) -> bool {
-    let is_affinity =
-        |sets: FrontendSets| name.starts_with(sets.affinity) && !name.starts_with(sets.affinity_slots);
-    is_affinity(IPS) || is_affinity(NODE_PORTS)
+    let affinity = [IPS.affinity, NODE_PORTS.affinity];
+    IpFamily::ALL.into_iter().any(|family| affinity.iter().any(|map| family.suffixed(map) == name))
 }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use knit_model::filter::field::IpFamily;
 use serde::{Deserialize, Serialize};
 
+use crate::affinity::rounded;
 use crate::chain::{BackendChain, Scope};
 use crate::claims::{Claim, Rank, ServiceClaims};
 use crate::evaluate::FrontendKind;
@@ -139,7 +140,8 @@ impl ServiceState {
                 }
             }
             let family = port.identity.family();
-            chains.extend(self.service.affinity.map(|seconds| BackendChain::Recall { family, seconds }));
+            let seconds = self.service.affinity.map(rounded);
+            chains.extend(seconds.map(|seconds| BackendChain::Recall { family, seconds }));
         }
         chains
     }
@@ -152,6 +154,11 @@ impl ServiceState {
 }
 
 impl PortState {
+    /// All backends.
+    pub(crate) fn backends(&self) -> BTreeSet<&Backend> {
+        self.cluster.iter().chain(&self.local).collect()
+    }
+
     /// The backends of a traffic policy, by slot.
     pub(crate) fn slots(&self, scope: Scope) -> &[Backend] {
         match scope {

@@ -10,9 +10,14 @@ use knit_model::filter::field::{DataType, Field, IpFamily};
 use knit_model::filter::rule::{Expression, FilterRule, LookupResult, Register, Translation};
 use knit_model::filter::{FilterChain, FilterSet, FilterTable};
 
+use crate::affinity::{TIMEOUT_MASK, timeout_bits};
 use crate::names::{self, FrontendSets};
 
 const MILLISECONDS: u64 = 1_000;
+/// The chain that leads a known client to its backend.
+const RECALL: &str = "recall";
+/// The chain that leads a client to a backend and records it, with a rule for each timeout in use.
+const LEARN: &str = "learn";
 
 /// A kind of frontend in a family.
 pub(crate) struct Frontends {
@@ -71,27 +76,25 @@ impl Frontends {
         for name in [sets.masquerade, sets.masquerade_node, sets.no_endpoints, sets.no_local_endpoints] {
             add(self.set(name), FilterSet::keys(&key));
         }
-        for seconds in affinity {
-            let slots = FilterSet::map(&with(DataType::Mark), &[DataType::Mark]);
-            add(sets.affinity_slots(self.family, *seconds), slots);
+        if !affinity.is_empty() {
+            add(self.set(sets.affinity_slots), FilterSet::map(&with(DataType::Mark), &[DataType::Mark]));
             let client = FilterSet::map(&[&[address], &key[..]].concat(), &[DataType::Mark]);
-            let timeout = Some(u64::from(*seconds) * MILLISECONDS);
-            add(sets.affinity(self.family, *seconds), FilterSet { timeout, ..client });
+            let timeout = Some(0);
+            add(self.set(sets.affinity), FilterSet { timeout, ..client });
         }
     }
 
     /// The rules that translate: clients with affinity first, then those in the cluster where they are led differently.
     pub(crate) fn dispatch(&self, affinity: &[u32]) -> Vec<FilterRule> {
         let with_client = [&[Field::Source(self.family)], &self.fields[..]].concat();
-        let recall = affinity.iter().map(|seconds| {
-            let known = self.rule().load(&with_client);
-            let known = remember(known, &self.sets.affinity(self.family, *seconds));
-            known.jump(&self.recall_chain(*seconds))
+        let recall = (!affinity.is_empty()).then(|| {
+            let known = remember(self.rule().load(&with_client), &self.set(self.sets.affinity));
+            known.jump(&self.chain(RECALL))
         });
         let slots = |map: &str| remember(self.rule().load(&self.fields), &self.set(map));
         let internal = slots(self.sets.internal_slots).jump(&self.chain("internal"));
         let all = slots(self.sets.slots).jump(&self.chain("translate"));
-        recall.chain([internal, all]).collect()
+        recall.into_iter().chain([internal, all]).collect()
     }
 
     /// Adds the chains to which [`Self::dispatch`] leads.
@@ -102,57 +105,49 @@ impl Frontends {
         let from_pods = self.rule().in_set(&[Field::Source(self.family)], &names::pod_set(self.family));
         let in_cluster = [from_pods, self.rule().from_local()];
         add(self.chain("internal"), in_cluster.map(|rule| rule.jump(&self.chain("translate"))).into());
-        add(self.chain("translate"), self.choose(affinity));
-        for seconds in affinity {
-            add(self.recall_chain(*seconds), self.recall(*seconds));
+        add(self.chain("translate"), self.choose(!affinity.is_empty()));
+        if !affinity.is_empty() {
+            add(self.chain(RECALL), self.recall());
+            add(self.chain(LEARN), affinity.iter().map(|seconds| self.learn(*seconds)).collect());
         }
-    }
-
-    fn recall_chain(&self, seconds: u32) -> String {
-        self.family.suffixed(&format!("service_recall{}_{seconds}_", self.suffix))
     }
 
     /// Chooses a slot and translates to its backend. A Service with affinity has no backends by slot: its rule learns the id.
     /// If the map of clients is full, the last rule translates without learning.
-    fn choose(&self, affinity: &[u32]) -> Vec<FilterRule> {
+    fn choose(&self, has_affinity: bool) -> Vec<FilterRule> {
         let verdict = lookup(names::SLOTS, Register::FIRST, LookupResult::Verdict);
         let choose = self.rule().load(&[Field::Priority]).then(verdict);
-        let by_number = || {
-            let fields = [&self.fields[..], &[Field::Priority]].concat();
-            self.translate(self.rule().load(&fields), Register::FIRST, &fields)
-        };
-        let learn = |seconds: &u32| {
-            let fields = [&self.fields[..], &[Field::Priority]].concat();
-            let slots = self.sets.affinity_slots(self.family, *seconds);
-            self.learn(remember(self.rule().load(&fields), &slots), *seconds)
-        };
+        let fields = [&self.fields[..], &[Field::Priority]].concat();
+        let by_number = || self.translate(self.rule().load(&fields), Register::FIRST, &fields);
         let mut rules = vec![choose, by_number()];
-        if !affinity.is_empty() {
-            rules.extend(affinity.iter().map(learn));
-            rules.push(by_number());
+        if has_affinity {
+            let id = remember(self.rule().load(&fields), &self.set(self.sets.affinity_slots));
+            rules.extend([id.jump(&self.chain(LEARN)), by_number()]);
         }
         rules
     }
 
     /// Translates to the backend whose id is in the packet's priority, and forgets one that is gone.
-    fn recall(&self, seconds: u32) -> Vec<FilterRule> {
+    fn recall(&self) -> Vec<FilterRule> {
         let client = [&[Field::Source(self.family)], &self.fields[..], &[Field::Priority]].concat();
         let data = Some(after(Register::FIRST, &client[..client.len() - 1]));
-        let set = self.sets.affinity(self.family, seconds);
+        let set = self.set(self.sets.affinity);
         let forget = self.rule().load(&client).then(Expression::Forget { set, data });
-        vec![self.learn(self.rule(), seconds), forget]
+        vec![self.rule().jump(&self.chain(LEARN)), forget]
     }
 
-    /// Translates to the backend whose id is in the packet's priority, and records it for the client. All registers of IPv6
-    /// are in use: client (4), frontend (6), id (1), backend (5).
-    fn learn(&self, rule: FilterRule, seconds: u32) -> FilterRule {
+    /// Translates to the backend whose id is in the packet's priority, if it has this timeout, and records it for the client.
+    /// All registers of IPv6 are in use: client (4), frontend (6), id (1), backend (5).
+    fn learn(&self, seconds: u32) -> FilterRule {
+        let rule = self.rule().has_bits(Field::Priority, timeout_bits(seconds), TIMEOUT_MASK);
         let client = [Field::Source(self.family)];
         let fields = [&client[..], &self.fields, &[Field::Priority]].concat();
         let frontend = after(Register::FIRST, &client);
         let id = after(Register::FIRST, &fields[..fields.len() - 1]);
         let backend = after(id, &[Field::Priority]);
-        let set = self.sets.affinity(self.family, seconds);
-        let learn = Expression::Learn { set, data: Some(id), renew: true, timeout: None };
+        let timeout = Some(u64::from(seconds) * MILLISECONDS);
+        let set = self.set(self.sets.affinity);
+        let learn = Expression::Learn { set, data: Some(id), renew: true, timeout };
         let found = lookup(&self.set(self.sets.backends), frontend, LookupResult::Load(backend));
         self.nat(rule.load(&fields).then(found).then(learn), backend)
     }

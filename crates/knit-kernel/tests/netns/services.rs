@@ -154,7 +154,7 @@ impl Node {
 
     /// What is known about clients, without the time that is left.
     fn affinity(&self) -> BTreeSet<String> {
-        let map = |family: IpFamily| family.suffixed(&format!("service_affinity_{AFFINITY}_"));
+        let map = |family: IpFamily| family.suffixed("service_affinity");
         let list = |map: String| self.host.output("nft", &["list", "map", "inet", "knit", &map]).unwrap();
         let listed = IpFamily::ALL.map(map).map(list).concat();
         let entries = listed.lines().filter(|line| line.contains(" expires "));
@@ -253,6 +253,7 @@ fn a_client_stays_with_its_backend_until_that_is_gone() {
     // Each frontend that is an address has its client.
     let first = node.affinity();
     assert_eq!(first.len(), 3, "{first:?}");
+    assert!(first.iter().all(|entry| entry.contains(" timeout 10m ")), "{first:?}");
     for _ in 0..4 {
         reach_all();
         assert_eq!(node.affinity(), first);

@@ -104,18 +104,59 @@ fn affinity_never_leads_a_client_past_its_traffic_policy() {
 }
 
 #[test]
-fn services_with_the_same_timeout_share_a_map_and_not_their_clients() {
+fn all_services_share_a_map_and_not_their_clients() {
     let mut index = with_affinity(false, three());
     let mut other = service("other", &["10.96.0.2"]);
-    other.affinity = Some(SECONDS);
+    other.affinity = Some(60);
     index.apply_slice(slice("other", "other", three()));
     index.apply_service(other);
     let mut tables = Tables::of(&index);
     let maps = tables.table.sets.keys().filter(|name| knit_service::is_dynamic_set(name));
-    assert_eq!(
-        maps.cloned().collect::<Vec<_>>(),
-        ["service_affinity_10800_4", "service_node_port_affinity_10800_4"]
-    );
+    assert_eq!(maps.cloned().collect::<Vec<_>>(), ["service_affinity4", "service_node_port_affinity4"]);
     let first = send(&mut tables, connection(OUTSIDE, CLUSTER_IP, 80), 0);
     assert_ne!(send(&mut tables, connection(OUTSIDE, "10.96.0.2", 80), 1), first);
+    assert_eq!(send(&mut tables, connection(OUTSIDE, CLUSTER_IP, 80), 1), first);
+    assert_ne!(send(&mut tables, connection(OUTSIDE, "10.96.0.2", 80), 0), first);
+}
+
+#[test]
+fn a_new_timeout_applies_to_known_clients() {
+    let mut index = with_affinity(false, three());
+    let mut tables = Tables::of(&index);
+    let client = connection(OUTSIDE, EXTERNAL_IP, 80);
+    send(&mut tables, client, 0);
+    let mut service = external("web");
+    service.affinity = Some(60);
+    index.apply_service(service);
+    let learned = std::mem::take(&mut tables.learned);
+    tables = Tables::of(&index);
+    tables.learned = learned.clone();
+    let second = send(&mut tables, client, 1);
+    assert_ne!(tables.learned, learned, "the timeout is part of what is learned");
+    assert_eq!(send(&mut tables, client, 0), second);
+}
+
+#[test]
+fn no_timeout_of_a_tenant_costs_connections_to_others_a_lookup() {
+    let tables = |timeouts: u32| {
+        let mut index = with_affinity(false, three());
+        for seconds in 1..=timeouts {
+            let name = format!("other{seconds}");
+            let mut other = service(&name, &[&format!("10.97.{}.{}", seconds / 250, seconds % 250)]);
+            other.affinity = Some(seconds * 86);
+            index.apply_slice(slice(&name, &name, vec![endpoint("10.75.0.1", "a")]));
+            index.apply_service(other);
+        }
+        Tables::of(&index).table
+    };
+    let (few, many) = (tables(0), tables(1_000));
+    assert_eq!(few.sets, many.sets);
+    assert!(few.chains.keys().eq(many.chains.keys().filter(|name| *name != "service_choose_1")));
+    for (name, chain) in &few.chains {
+        // What is evaluated only for clients with affinity has a rule for each timeout.
+        if !name.starts_with("service_learn") {
+            assert_eq!(*chain, many.chains[name], "{name}");
+        }
+    }
+    assert!(many.chains["service_learn4"].rules.len() <= 16);
 }

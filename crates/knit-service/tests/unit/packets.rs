@@ -280,7 +280,7 @@ impl Tables {
                 Expression::Number { modulus, offset, random: true, to } => {
                     registers.write(*to, &(packet.choice % modulus + offset).to_ne_bytes());
                 }
-                Expression::Learn { set, data: Some(data), renew: true, timeout: None } => {
+                Expression::Learn { set, data: Some(data), renew: true, timeout: Some(_) } => {
                     let (key, length) = (self.key(set, &registers), self.data_length(set));
                     let data = registers.read(*data, length).to_vec();
                     let element = (set.clone(), key);

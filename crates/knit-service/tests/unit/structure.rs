@@ -70,17 +70,21 @@ fn the_rules_of_a_chain_read_like_nft() {
     );
     assert_eq!(rules(&plain, "service_choose_1"), ["meta priority set numgen random mod 1 offset 0"]);
     let client = format!("ip saddr . {frontend}");
-    let learn = format!("update @service_affinity_60_4 {{ {client} : meta priority }}");
-    let slots = format!("meta priority set {frontend} . meta priority map @service_affinity_slots_60_4");
+    let learn = format!("update @service_affinity4 {{ {client} : meta priority }}");
+    let slots = format!("meta priority set {frontend} . meta priority map @service_affinity_slots4");
     assert_eq!(
         rules(&with_affinity, "service_translate4")[2..],
-        [format!("{family} {slots} {learn} {}", nat("meta priority")), by_number]
+        [format!("{family} {slots} jump service_learn4"), by_number]
     );
     assert_eq!(
-        rules(&with_affinity, "service_recall_60_4"),
+        rules(&with_affinity, "service_learn4"),
+        [format!("{family} meta priority & 0xfc000000 0x50000000 {learn} {}", nat("meta priority"))]
+    );
+    assert_eq!(
+        rules(&with_affinity, "service_recall4"),
         [
-            format!("{family} {learn} {}", nat("meta priority")),
-            format!("{family} delete @service_affinity_60_4 {{ {client} }}"),
+            format!("{family} jump service_learn4"),
+            format!("{family} delete @service_affinity4 {{ {client} }}"),
         ]
     );
 }

@@ -66,7 +66,7 @@ fn pods_do_not_wait_for_chains_of_services() {
     assert_eq!(node.attach_results(), [("b".to_owned(), true)]);
     node.release();
     assert_eq!(node.units_of_plans().last(), Some(&Unit::Services));
-    assert_eq!(node.elements("service_affinity_slots_60_4").len(), 33);
+    assert_eq!(node.elements("service_affinity_slots4").len(), 33);
 }
 
 /// Sets of ranges are compared as a whole, with the elements of all Services in them.
