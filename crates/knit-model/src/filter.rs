@@ -83,6 +83,9 @@ pub struct FilterSet {
     /// Whether rules add elements, which end after this time in milliseconds; 0: each with its own timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<u64>,
+    /// How many elements rules may add; the kernel's default, 65,535, if missing. The kernel reserves memory for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u32>,
 }
 
 /// What a map maps to.

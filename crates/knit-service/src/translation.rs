@@ -14,6 +14,8 @@ use crate::affinity::{TIMEOUT_MASK, timeout_bits};
 use crate::names::{self, FrontendSets};
 
 const MILLISECONDS: u64 = 1_000;
+/// How many clients are recorded, those of all Services together. The kernel reserves 4 MiB for them.
+const MAX_CLIENTS: u32 = 262_144;
 /// The chain that leads a known client to its backend.
 const RECALL: &str = "recall";
 /// The chain that leads a client to a backend and records it, with a rule for each timeout in use.
@@ -79,8 +81,8 @@ impl Frontends {
         if !affinity.is_empty() {
             add(self.set(sets.affinity_slots), FilterSet::map(&with(DataType::Mark), &[DataType::Mark]));
             let client = FilterSet::map(&[&[address], &key[..]].concat(), &[DataType::Mark]);
-            let timeout = Some(0);
-            add(self.set(sets.affinity), FilterSet { timeout, ..client });
+            let (timeout, size) = (Some(0), Some(MAX_CLIENTS));
+            add(self.set(sets.affinity), FilterSet { timeout, size, ..client });
         }
     }
 

@@ -10,6 +10,9 @@ use crate::netlink::{Attributes, Message};
 /// Bits of a data type in the type of a concatenation.
 const TYPE_BITS: u32 = 6;
 
+/// The size that a set gets when a rule adds elements to it and no other size is declared.
+const DEFAULT_SIZE: u32 = 0xffff;
+
 /// Entries of a set's userdata by which the `nft` program lists keys and data in the right byte order.
 const KEY_BYTEORDER: u8 = 0;
 const DATA_BYTEORDER: u8 = 1;
@@ -116,15 +119,20 @@ pub(super) fn encode_set(name: &str, set: &FilterSet, id: u32, message: &mut Mes
         None => {}
     }
     message.put_be32(NFTA_SET_ID, id);
-    if is_concatenated_range(set) {
+    if is_concatenated_range(set) || set.size.is_some() {
         message.nest(NFTA_SET_DESC, |desc| {
-            desc.nest(NFTA_SET_DESC_CONCAT, |fields| {
-                for part in &set.key {
-                    fields.nest(NFTA_LIST_ELEM, |field| {
-                        field.put_be32(NFTA_SET_FIELD_LEN, part.length() as u32);
-                    });
-                }
-            });
+            if let Some(size) = set.size {
+                desc.put_be32(NFTA_SET_DESC_SIZE, size);
+            }
+            if is_concatenated_range(set) {
+                desc.nest(NFTA_SET_DESC_CONCAT, |fields| {
+                    for part in &set.key {
+                        fields.nest(NFTA_LIST_ELEM, |field| {
+                            field.put_be32(NFTA_SET_FIELD_LEN, part.length() as u32);
+                        });
+                    }
+                });
+            }
         });
     }
     if let Some(timeout) = set.timeout.filter(|timeout| *timeout > 0) {
@@ -152,11 +160,13 @@ pub(super) fn decode_set(attributes: Attributes<'_>) -> Option<(String, FilterSe
         let bytes = attributes.first(NFTA_SET_TIMEOUT)?.value.try_into().ok()?;
         Some(u64::from_be_bytes(bytes))
     };
+    let size = || attributes.first(NFTA_SET_DESC)?.nested().first(NFTA_SET_DESC_SIZE)?.be32();
     let set = FilterSet {
         key: parts_of(number(NFTA_SET_KEY_TYPE)?).unwrap_or_default(),
         data,
         intervals: flags & NFT_SET_INTERVAL != 0,
         timeout: (flags & NFT_SET_TIMEOUT != 0).then(|| timeout().unwrap_or_default()),
+        size: size().filter(|size| *size != DEFAULT_SIZE),
     };
     Some((attributes.first(NFTA_SET_NAME)?.str()?.to_owned(), set))
 }

@@ -232,7 +232,11 @@ fn every_expression() -> (FilterTable, Vec<&'static str>) {
         ("backends6", FilterSet::map(&[DataType::Mark], &[DataType::Ipv6])),
         (
             "affinity",
-            FilterSet { timeout: Some(10_800_000), ..FilterSet::map(&[DataType::Ipv4], &[DataType::Mark]) },
+            FilterSet {
+                timeout: Some(10_800_000),
+                size: Some(100_000),
+                ..FilterSet::map(&[DataType::Ipv4], &[DataType::Mark])
+            },
         ),
         ("recent", FilterSet { timeout: Some(0), ..FilterSet::keys(&[DataType::Ipv4]) }),
     ] {

@@ -196,6 +196,7 @@ fn the_rules_of_services_are_applied_and_read_back() {
         "203.0.113.1 . tcp . 80 : 0x80000002",
         "0x80000002 : jump service_choose_local_2",
         "meta priority set numgen random mod 2 offset 2147483648",
+        "size 262144",
     ] {
         assert!(listed.contains(text), "{text} is not in\n{listed}");
     }

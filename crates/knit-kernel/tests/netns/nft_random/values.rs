@@ -85,7 +85,8 @@ pub fn declaration(spec: &SetSpec) -> FilterSet {
     };
     // Whole seconds, because the kernel rounds to its own ticks; long, because elements must not expire during the test.
     let timeout = dynamic.then(|| [0, 3_600_000, 86_400_000][choices.below(3) as usize]);
-    FilterSet { key, data, intervals, timeout }
+    let size = timeout.and_then(|_| [None, Some(7_000)][choices.below(2) as usize]);
+    FilterSet { key, data, intervals, timeout, size }
 }
 
 /// A value of a type.
