@@ -28,6 +28,7 @@ impl State {
         }
         warnings.extend(self.spoofing_warnings(key));
         warnings.extend(self.policy_warning(key));
+        warnings.extend(self.service_warnings(key));
         let phase = phase(stored, &pods, &bridges, &problems);
         Some(Report {
             object: stored.object.clone(),

@@ -30,7 +30,7 @@ use crate::cluster;
 use crate::event::Unit;
 use crate::packet_filter;
 use crate::resolve::Resolved;
-use crate::state::State;
+use crate::state::{ObjectKey, State};
 use crate::step::Effects;
 
 /// A change of Services, or of what they refer to.
@@ -58,6 +58,9 @@ pub enum ServiceEvent {
     /// Where the agent reaches the API server.
     ApiServer(BTreeSet<SocketAddr>),
 }
+
+/// How many Services a warning names.
+const MAX_NAMED: usize = 10;
 
 /// Elements of the packet filter.
 type Elements = BTreeMap<ElementKey, ElementData>;
@@ -144,6 +147,24 @@ impl State {
             true => self.services.index.health_checks(),
             false => BTreeMap::new(),
         }
+    }
+
+    /// What of Services is not served, for the status of the cluster network.
+    pub(crate) fn service_warnings(&self, key: &ObjectKey) -> Vec<String> {
+        if *key != cluster::key() || !self.translates_services() {
+            return Vec::new();
+        }
+        let limited = self.services.index.limited();
+        let named: Vec<String> = limited.iter().take(MAX_NAMED).map(ToString::to_string).collect();
+        let warning = || {
+            format!(
+                "{} Services exceed the limits of addresses, ports, source ranges or endpoints and are served in part: {}{}",
+                limited.len(),
+                named.join(", "),
+                if limited.len() > MAX_NAMED { ", ..." } else { "" }
+            )
+        };
+        (!limited.is_empty()).then(warning).into_iter().collect()
     }
 
     /// Whether everything was listed since the start that the elements follow from. Without the nodes it is not known which external

@@ -168,7 +168,11 @@ impl State {
             items,
             bridges,
             problems,
-            warnings: warnings.chain(self.spoofing_warnings(key)).chain(self.policy_warning(key)).collect(),
+            warnings: warnings
+                .chain(self.spoofing_warnings(key))
+                .chain(self.policy_warning(key))
+                .chain(self.service_warnings(key))
+                .collect(),
         }
     }
 }

@@ -18,6 +18,14 @@ pub(crate) struct Choice {
     pub(crate) local: BTreeSet<Backend>,
 }
 
+impl Choice {
+    /// The first of them, up to a number.
+    pub(crate) fn limited(self, max: usize) -> Self {
+        let first = |backends: BTreeSet<Backend>| backends.into_iter().take(max).collect();
+        Self { cluster: first(self.cluster), local: first(self.local) }
+    }
+}
+
 /// Chooses among all endpoints of a port. If there is any to choose in the cluster, the choice for the Cluster traffic policy
 /// is not empty.
 pub(crate) fn choose(all: &BTreeMap<Backend, PortEndpoint<'_>>, node: &NodeFacts) -> Choice {

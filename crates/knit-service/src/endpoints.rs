@@ -107,17 +107,28 @@ impl EndpointSlice {
     }
 }
 
-/// The endpoints of a Service's port. Of several with the same address and port one on this node counts, otherwise the first.
-pub(crate) fn at_port<'a>(
-    slices: impl IntoIterator<Item = &'a EndpointSlice>,
-    node: &NodeFacts,
-    family: IpFamily,
-    port: (&str, Protocol),
-) -> BTreeMap<Backend, PortEndpoint<'a>> {
-    let mut all = BTreeMap::new();
-    for slice in slices.into_iter().filter(|slice| slice.family == family) {
-        let is_port = |of_slice: &&SlicePort| (of_slice.name.as_str(), of_slice.protocol) == port;
-        for SlicePort { port, .. } in slice.ports.iter().filter(is_port) {
+/// The ports of a Service's EndpointSlices of a family, by name and protocol.
+pub(crate) struct SlicePorts<'a>(BTreeMap<(&'a str, Protocol), Vec<(&'a EndpointSlice, u16)>>);
+
+impl<'a> SlicePorts<'a> {
+    pub(crate) fn new(slices: impl IntoIterator<Item = &'a EndpointSlice>, family: IpFamily) -> Self {
+        let mut ports: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for slice in slices.into_iter().filter(|slice| slice.family == family) {
+            for port in &slice.ports {
+                ports.entry((port.name.as_str(), port.protocol)).or_default().push((slice, port.port));
+            }
+        }
+        Self(ports)
+    }
+
+    /// The endpoints of a port. Of several with the same address and port one on this node counts, otherwise the first.
+    pub(crate) fn endpoints(
+        &self,
+        port: (&str, Protocol),
+        node: &NodeFacts,
+    ) -> BTreeMap<Backend, PortEndpoint<'a>> {
+        let mut all = BTreeMap::new();
+        for (slice, port) in self.0.get(&port).into_iter().flatten() {
             for (address, endpoint) in slice.addresses() {
                 let is_local = endpoint.node.as_ref() == Some(&node.name);
                 let backend = Backend { address, port: *port };
@@ -126,6 +137,6 @@ pub(crate) fn at_port<'a>(
                 }
             }
         }
+        all
     }
-    all
 }

@@ -10,6 +10,7 @@ use crate::affinity::rounded;
 use crate::choice::choose;
 use crate::claims::{Claim, Rank};
 use crate::index::ServiceIndex;
+use crate::limits::max_endpoints;
 use crate::service::{Backend, Frontend, Protocol, Service, ServiceKey, ServicePort};
 
 /// A new connection.
@@ -205,7 +206,7 @@ impl ServiceIndex {
             return Decision::Denied { to, reason: DenyReason::SourceNotAllowed };
         }
         let endpoints = self.endpoints(&service.key, IpFamily::of(connection.destination), port);
-        let chosen = choose(&endpoints, &self.node);
+        let chosen = choose(&endpoints, &self.node).limited(max_endpoints(service));
         if chosen.cluster.is_empty() {
             return Decision::Denied { to, reason: DenyReason::NoEndpoints };
         }

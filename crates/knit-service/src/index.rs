@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::chain::BackendChain;
 use crate::choice::{Choice, choose};
 use crate::claims::{Claims, ServiceClaims};
-use crate::endpoints::{Endpoint, EndpointSlice, NodeFacts, PortEndpoint, SliceKey, at_port};
+use crate::endpoints::{Endpoint, EndpointSlice, NodeFacts, PortEndpoint, SliceKey, SlicePorts};
+use crate::limits::{limited, max_endpoints};
 use crate::service::{Backend, Protocol, Service, ServiceKey, ServicePort};
 use crate::state::{Identity, PortState, ServiceState, fill_slots};
 use crate::udp::UdpFrontends;
@@ -41,6 +42,10 @@ pub struct ServiceIndex {
     /// How many Services use each chain.
     #[serde(with = "knit_model::serde_pairs")]
     chains: BTreeMap<BackendChain, usize>,
+    /// The Services of which addresses, ports or source ranges are left out.
+    limited: BTreeSet<ServiceKey>,
+    /// The Services of which endpoints are left out.
+    with_limited_endpoints: BTreeSet<ServiceKey>,
     /// The Services with each health check port, oldest first.
     #[serde(with = "knit_model::serde_pairs")]
     health_checks: BTreeMap<u16, BTreeSet<(i64, ServiceKey)>>,
@@ -76,6 +81,11 @@ impl ServiceIndex {
     /// Adds or replaces a Service. Returns the Services concerned.
     pub fn apply_service(&mut self, service: Service) -> BTreeSet<ServiceKey> {
         let key = service.key.clone();
+        let (given, service) = (service.clone(), limited(service));
+        match given == service {
+            true => self.limited.remove(&key),
+            false => self.limited.insert(key.clone()),
+        };
         if self.states.get(&key).is_some_and(|state| state.service == service) {
             return BTreeSet::new();
         }
@@ -84,6 +94,7 @@ impl ServiceIndex {
 
     /// Removes a Service. Returns the Services concerned.
     pub fn remove_service(&mut self, key: &ServiceKey) -> BTreeSet<ServiceKey> {
+        self.limited.remove(key);
         self.replace(key, None)
     }
 
@@ -117,6 +128,11 @@ impl ServiceIndex {
     /// All Services.
     pub fn services(&self) -> impl Iterator<Item = &Service> {
         self.states.values().map(|state| &state.service)
+    }
+
+    /// The Services of which something exceeds the limits and is not used.
+    pub fn limited(&self) -> BTreeSet<&ServiceKey> {
+        self.limited.union(&self.with_limited_endpoints).collect()
     }
 
     /// The backend chains in use.
@@ -169,7 +185,7 @@ impl ServiceIndex {
         family: IpFamily,
         port: &ServicePort,
     ) -> BTreeMap<Backend, PortEndpoint<'_>> {
-        at_port(self.slices_of(key), &self.node, family, (&port.name, port.protocol))
+        SlicePorts::new(self.slices_of(key), family).endpoints((&port.name, port.protocol), &self.node)
     }
 
     fn slices_of(&self, key: &ServiceKey) -> impl Iterator<Item = &EndpointSlice> {
@@ -234,6 +250,10 @@ impl ServiceIndex {
             let has = after.claims.iter().filter(|(claim, rank)| self.claims.has(key, **claim, **rank));
             after.has = has.map(|(claim, _)| *claim).collect();
         }
+        match after.as_ref().is_some_and(|after| after.ports.iter().any(|port| port.is_limited)) {
+            true => self.with_limited_endpoints.insert(key.clone()),
+            false => self.with_limited_endpoints.remove(key),
+        };
         let is_changed = before != after;
         if is_changed {
             self.count(before.as_ref(), after.as_ref());
@@ -271,15 +291,18 @@ impl ServiceIndex {
     /// What follows from a Service and its endpoints. Backends keep the slots that they had.
     fn compute(&self, service: Service, before: Option<&ServiceState>) -> ServiceState {
         let mut ports = Vec::new();
+        let before = before.into_iter().flat_map(|before| &before.ports);
+        let before: BTreeMap<Identity, &PortState> = before.map(|port| (port.identity, port)).collect();
+        let mut known = BTreeSet::new();
         for address in IpFamily::ALL.into_iter().filter_map(|family| service.cluster_ip(family)) {
+            let slice_ports = SlicePorts::new(self.slices_of(&service.key), IpFamily::of(address));
             for (number, port) in service.ports.iter().enumerate() {
                 let identity = Identity { address, protocol: port.protocol, port: port.port };
-                if ports.iter().any(|other: &PortState| other.identity == identity) {
-                    continue;
+                if known.insert(identity) {
+                    let endpoints = slice_ports.endpoints((&port.name, port.protocol), &self.node);
+                    let had = before.get(&identity).copied();
+                    ports.push(self.compute_port(&service, number, identity, &endpoints, had));
                 }
-                let mut had = before.into_iter().flat_map(|before| &before.ports);
-                let had = had.find(|had| had.identity == identity);
-                ports.push(self.compute_port(&service, number, identity, had));
             }
         }
         let local_endpoints = self.local_endpoints(&service.key);
@@ -299,11 +322,14 @@ impl ServiceIndex {
         service: &Service,
         number: usize,
         identity: Identity,
+        endpoints: &BTreeMap<Backend, PortEndpoint<'_>>,
         had: Option<&PortState>,
     ) -> PortState {
         let (family, port) = (identity.family(), &service.ports[number]);
-        let endpoints = self.endpoints(&service.key, family, port);
-        let Choice { cluster, local } = choose(&endpoints, &self.node);
+        let max = max_endpoints(service);
+        let chosen = choose(endpoints, &self.node);
+        let is_limited = chosen.cluster.len().max(chosen.local.len()) > max;
+        let Choice { cluster, local } = chosen.limited(max);
         let is_external = service.is_external(family, port);
         let uses_cluster = !service.internal_local || is_external;
         let uses_local = service.internal_local || service.external_local && is_external;
@@ -317,7 +343,11 @@ impl ServiceIndex {
         let hairpin = hairpin.map(|backend| backend.address).collect();
         let is_serving = |endpoint: &PortEndpoint<'_>| endpoint.endpoint.serving || endpoint.endpoint.ready;
         let serving = endpoints.iter().filter(|(_, endpoint)| is_serving(endpoint));
-        let serving = serving.map(|(backend, _)| *backend).filter(|_| port.protocol == Protocol::Udp);
+        let serving: BTreeSet<Backend> = match (port.protocol, endpoints.len() > max) {
+            (Protocol::Udp, false) => serving.map(|(backend, _)| *backend).collect(),
+            (Protocol::Udp, true) => cluster.union(&local).copied().collect(),
+            _ => BTreeSet::new(),
+        };
         PortState {
             identity,
             port: number,
@@ -325,7 +355,8 @@ impl ServiceIndex {
             local: fill_slots(had.map(|had| &had.local[..]).unwrap_or_default(), local),
             has_endpoints,
             hairpin,
-            serving: serving.collect(),
+            serving,
+            is_limited,
         }
     }
 

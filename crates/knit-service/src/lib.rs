@@ -17,6 +17,7 @@ mod elements;
 mod endpoints;
 mod evaluate;
 mod index;
+mod limits;
 mod names;
 mod service;
 mod state;

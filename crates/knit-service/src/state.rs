@@ -39,8 +39,10 @@ pub(crate) struct PortState {
     pub(crate) has_endpoints: bool,
     /// The addresses of backends that may be led to themselves by this node.
     pub(crate) hairpin: BTreeSet<IpAddr>,
-    /// Of UDP: all that serve.
+    /// Of UDP: all that serve, or those in use if there are too many.
     pub(crate) serving: BTreeSet<Backend>,
+    /// Whether there are more endpoints than are used.
+    pub(crate) is_limited: bool,
 }
 
 /// What identifies the port of a Service in one family: its cluster IP and port.

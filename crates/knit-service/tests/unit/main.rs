@@ -5,6 +5,7 @@ mod affinity;
 mod changes;
 mod endpoints;
 mod frontends;
+mod limits;
 mod naive;
 mod node_ports;
 mod packets;

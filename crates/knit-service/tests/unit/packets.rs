@@ -21,7 +21,9 @@ type Bounds = (Vec<u8>, Vec<u8>);
 pub struct Tables {
     pub table: Rc<FilterTable>,
     /// The elements of each set.
-    elements: BTreeMap<String, Vec<(Vec<Bounds>, ElementData)>>,
+    elements: BTreeMap<String, BTreeMap<Vec<Vec<u8>>, ElementData>>,
+    /// The elements of each set of ranges.
+    ranges: BTreeMap<String, Vec<(Vec<Bounds>, ElementData)>>,
     /// The elements of dynamic maps.
     pub learned: BTreeMap<(String, Vec<u8>), Vec<u8>>,
     /// Whether dynamic maps accept no more elements.
@@ -118,6 +120,7 @@ impl Tables {
         let mut tables = Self {
             table: Rc::new(table),
             elements: BTreeMap::new(),
+            ranges: BTreeMap::new(),
             learned: BTreeMap::new(),
             is_full: false,
         };
@@ -126,7 +129,12 @@ impl Tables {
             assert!(seen.insert(key.clone()), "{key} is there twice");
             tables.check(&key.set, &key.key, &data);
             let parts = key.key.iter().map(|part| (part.bounds().0.bytes(), part.bounds().1.bytes()));
-            tables.elements.entry(key.set.clone()).or_default().push((parts.collect(), data));
+            if tables.table.sets[&key.set].intervals {
+                tables.ranges.entry(key.set.clone()).or_default().push((parts.collect(), data));
+            } else {
+                let parts = parts.map(|(value, _)| value).collect();
+                tables.elements.entry(key.set.clone()).or_default().insert(parts, data);
+            }
         }
         tables
     }
@@ -352,7 +360,10 @@ impl Tables {
             let mut all = key.iter().zip(&parts);
             all.all(|((first, last), part)| (&first[..]..=&last[..]).contains(part))
         };
-        let (_, data) = self.elements.get(set)?.iter().find(|(key, _)| is_match(key))?;
+        let in_range = || self.ranges.get(set)?.iter().find(|(key, _)| is_match(key)).map(|(_, data)| data);
+        let exact =
+            || self.elements.get(set)?.get(&parts.iter().map(|part| part.to_vec()).collect::<Vec<_>>());
+        let data = exact().or_else(in_range)?;
         Some(match data {
             ElementData::Key => Found::Bytes(Vec::new()),
             ElementData::Verdict(verdict) => Found::Verdict(verdict.clone()),

@@ -164,6 +164,20 @@ fn a_restart_keeps_everything_until_the_lists_arrive_and_then_removes_what_is_go
 }
 
 #[test]
+fn services_that_exceed_the_limits_are_reported() {
+    let mut node = Node::with_services();
+    node.list_two();
+    let warnings = |node: &Node| node.state.report(&cluster::key()).unwrap().warnings;
+    assert_eq!(warnings(&node), [""; 0]);
+    let external_ips = (1..=65).map(|number| std::net::IpAddr::from([192, 0, 2, number])).collect();
+    let with_external_ips = Service { external_ips, ..service("web", "10.96.0.11") };
+    node.send(ServiceEvent::ServiceApplied(Box::new(with_external_ips)));
+    assert!(warnings(&node)[0].contains("shop/web"), "{:?}", warnings(&node));
+    node.send(ServiceEvent::ServiceApplied(Box::new(service("web", "10.96.0.11"))));
+    assert_eq!(warnings(&node), [""; 0]);
+}
+
+#[test]
 fn elements_that_another_program_changed_are_restored() {
     let mut node = Node::with_services();
     node.list_two();
