@@ -19,7 +19,7 @@ use knit_model::filter::{ElementData, ElementKey, Filter, FilterSet, FilterTable
 use knit_model::provenance::{Dialect, Provenance};
 use knit_service::{
     BackendChain, EndpointSlice, Frontend, HealthCheck, NodeFacts, Service, ServiceIndex, ServiceKey,
-    SliceKey, TableOptions, UdpFrontends, chain_elements, dispatch, is_dynamic_set, is_service_name, pod_set,
+    SliceKey, UdpFrontends, chain_elements, dispatch, is_dynamic_set, is_service_name, pod_set,
 };
 use serde::{Deserialize, Serialize};
 
@@ -164,7 +164,11 @@ impl State {
                 if limited.len() > MAX_NAMED { ", ..." } else { "" }
             )
         };
-        (!limited.is_empty()).then(warning).into_iter().collect()
+        let bypassed = self.settings.lacks_bridge_filter.then(|| {
+            "connections through Services between pods of this node fail: the kernel module br_netfilter is not loaded"
+                .to_owned()
+        });
+        bypassed.into_iter().chain((!limited.is_empty()).then(warning)).collect()
     }
 
     /// Whether everything was listed since the start that the elements follow from. Without the nodes it is not known which external
@@ -340,7 +344,7 @@ fn element_sets(chains: &BTreeSet<BackendChain>) -> BTreeMap<String, FilterSet> 
     let mut table = FilterTable::default();
     // Those that choose an endpoint have no sets of their own.
     let with_sets = chains.iter().filter(|chain| !matches!(chain, BackendChain::Choose { .. }));
-    dispatch(&mut table, &with_sets.copied().collect(), &TableOptions::default());
+    dispatch(&mut table, &with_sets.copied().collect());
     let of_tables: BTreeSet<String> = IpFamily::ALL.map(pod_set).into_iter().chain(chain_sets()).collect();
     table.sets.retain(|name, _| !of_tables.contains(name) && !is_dynamic_set(name));
     table.sets

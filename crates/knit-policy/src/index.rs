@@ -59,8 +59,6 @@ pub struct PodUpdate {
     pub changed: bool,
     /// Whether compiled rules about additional networks refer to it as a peer.
     pub is_network_peer: bool,
-    /// Whether it belongs to an app, or did: other rules may be needed.
-    pub is_of_app: bool,
 }
 
 /// Policies, namespaces and pods, and what follows from them for the pods of this node.
@@ -300,7 +298,7 @@ impl PolicyIndex {
         is_network_peer |= self.change_network_peer(key, true);
         let after = self.pods.get(&key.namespace, &key.name).and_then(|pod| pod.networks().cloned());
         let changed = before != after;
-        PodUpdate { changed, is_network_peer: changed && is_network_peer, is_of_app: false }
+        PodUpdate { changed, is_network_peer: changed && is_network_peer }
     }
 
     /// Adds a pod to the sets of peers on additional networks, or removes it. Returns whether one selects it.
@@ -335,14 +333,11 @@ impl PolicyIndex {
         update.is_network_peer |= self.change_network_peer(key, false);
         let mut gone = None;
         if let Some(before) = &before {
-            update.is_of_app |= app(&before.labels).is_some();
             self.app_pods -= usize::from(app(&before.labels).is_some());
             gone = self.pods.remove(key).and_then(|group| group.segment);
         }
         if let Some(pod) = pod {
-            let is_of_app = app(&pod.labels).is_some();
-            update.is_of_app |= is_of_app;
-            self.app_pods += usize::from(is_of_app);
+            self.app_pods += usize::from(app(&pod.labels).is_some());
             let (group, is_new) = self.pods.insert(key, pod);
             if is_new {
                 self.set_segment(group);

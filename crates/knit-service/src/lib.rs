@@ -29,9 +29,9 @@ pub use chain::{BackendChain, Scope, chain_elements};
 pub use endpoints::{Endpoint, EndpointSlice, NodeFacts, SliceKey, SlicePort};
 pub use evaluate::{Connection, Decision, DenyReason, FrontendKind, ServiceMatch, SourceClass};
 pub use index::{HealthCheck, ServiceIndex};
-pub use names::{NAME_PREFIX, is_dynamic_set, is_service_name, node_port_address_set, pod_set};
+pub use names::{NAME_PREFIX, is_dynamic_set, is_service_name, pod_set};
 pub use service::{Backend, Frontend, Protocol, Service, ServiceKey, ServicePort};
-pub use tables::{TableOptions, dispatch};
+pub use tables::dispatch;
 pub use udp::UdpFrontends;
 
 /// An element of a set or map, with its data.

@@ -67,18 +67,10 @@ pub(crate) const ALLOWED_SOURCES: &str = "service_allowed_sources";
 pub(crate) const HAIRPIN: &str = "service_hairpin";
 /// The ranges of the cluster's pods.
 const PODS: &str = "service_pods";
-/// The addresses of this node that have node ports, if not all do.
-const NODE_PORT_ADDRESSES: &str = "service_node_port_addresses";
 
 /// The set of ranges with the addresses of the cluster's pods. The caller fills it.
 pub fn pod_set(family: IpFamily) -> String {
     family.suffixed(PODS)
-}
-
-/// The set of ranges with the node's addresses at which node ports are served
-/// ([`TableOptions::node_port_addresses`](crate::TableOptions)). The caller fills it.
-pub fn node_port_address_set(family: IpFamily) -> String {
-    family.suffixed(NODE_PORT_ADDRESSES)
 }
 
 /// Whether a chain, set or map of the table `inet knit` belongs to Services.

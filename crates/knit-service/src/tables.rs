@@ -13,7 +13,6 @@ use knit_model::filter::field::{DataType, Field, IpFamily, ct_state};
 use knit_model::filter::rule::{FilterRule, RejectWith};
 use knit_model::filter::{BaseChain, ChainType, FilterChain, FilterSet, FilterTable, Hook};
 use knit_model::kernel_ids::SERVICE_MARK;
-use serde::{Deserialize, Serialize};
 
 use crate::chain::{BackendChain, add_choices};
 use crate::names;
@@ -33,19 +32,9 @@ const SOURCES: &str = "service_sources";
 const UNAVAILABLE: &str = "service_unavailable";
 const UNAVAILABLE_NODE_PORTS: &str = "service_unavailable_node_ports";
 
-/// What the rules depend on besides the chains in use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct TableOptions {
-    /// Whether node ports are served only at the addresses in [`node_port_address_set`](crate::node_port_address_set);
-    /// otherwise at all of the node's addresses.
-    #[serde(default)]
-    pub node_port_addresses: bool,
-}
-
 /// Adds the chains of Services with their sets and maps. The elements of [`chain_elements`](crate::chain_elements) belong to
 /// them.
-pub fn dispatch(table: &mut FilterTable, chains: &BTreeSet<BackendChain>, options: &TableOptions) {
+pub fn dispatch(table: &mut FilterTable, chains: &BTreeSet<BackendChain>) {
     add_choices(table, chains);
     table.sets.insert(names::SLOTS.to_owned(), FilterSet::verdicts(&[DataType::Mark]));
     for family in IpFamily::ALL {
@@ -59,11 +48,11 @@ pub fn dispatch(table: &mut FilterTable, chains: &BTreeSet<BackendChain>, option
             frontends.declare(table, &affinity);
             frontends.add_chains(table, &affinity);
         }
-        declare(table, &ips, options);
+        declare(table, &ips);
         let marks = mark_node_port_connections(&node_ports);
         let rules = marks.into_iter().chain(node_ports.dispatch(&affinity)).collect();
         table.chains.insert(node_ports.chain("dispatch"), FilterChain { base: None, rules });
-        let last = to_node_ports(family, FilterRule::new(), options).goto(&node_ports.chain("dispatch"));
+        let last = to_node_ports(family, FilterRule::new()).goto(&node_ports.chain("dispatch"));
         let rules = mark_connections(&ips).into_iter().chain(ips.dispatch(&affinity)).chain([last]);
         table.chains.insert(ips.chain("dispatch"), FilterChain { base: None, rules: rules.collect() });
     }
@@ -74,11 +63,11 @@ pub fn dispatch(table: &mut FilterTable, chains: &BTreeSet<BackendChain>, option
     add(SOURCES, check_sources);
     add(UNAVAILABLE, answer);
     add(UNAVAILABLE_NODE_PORTS, answer_node_ports);
-    add_base_chains(table, options);
+    add_base_chains(table);
 }
 
 /// Declares what is not about both kinds of frontends.
-fn declare(table: &mut FilterTable, ips: &Frontends, options: &TableOptions) {
+fn declare(table: &mut FilterTable, ips: &Frontends) {
     let (family, address) = (ips.family, ips.family.data_type());
     let mut add = |name: &str, set: FilterSet| drop(table.sets.insert(ips.set(name), set));
     add(names::CLUSTER_IPS, FilterSet::keys(&[address]));
@@ -87,12 +76,9 @@ fn declare(table: &mut FilterTable, ips: &Frontends, options: &TableOptions) {
     let sources = FilterSet::keys(&[&ips.key()[..], &[address]].concat());
     add(names::ALLOWED_SOURCES, FilterSet { intervals: true, ..sources });
     table.sets.insert(names::pod_set(family), FilterSet::ranges(family));
-    if options.node_port_addresses {
-        table.sets.insert(names::node_port_address_set(family), FilterSet::ranges(family));
-    }
 }
 
-fn add_base_chains(table: &mut FilterTable, options: &TableOptions) {
+fn add_base_chains(table: &mut FilterTable) {
     let mut add = |name: &str, chain_type: ChainType, hook: Hook, priority: i32, rules: Vec<FilterRule>| {
         let base = Some(BaseChain { chain_type, hook, priority });
         table.chains.insert(name.to_owned(), FilterChain { base, rules });
@@ -109,7 +95,7 @@ fn add_base_chains(table: &mut FilterTable, options: &TableOptions) {
     let answer = || is_new().without_dnat().jump(UNAVAILABLE);
     add("service_filter_forward", ChainType::Filter, Hook::Forward, FILTER, vec![answer()]);
     add("service_filter_output", ChainType::Filter, Hook::Output, FILTER, vec![answer()]);
-    let to_node = IpFamily::ALL.map(|family| to_node_ports(family, is_new().without_dnat(), options));
+    let to_node = IpFamily::ALL.map(|family| to_node_ports(family, is_new().without_dnat()));
     let to_node = to_node.map(|rule| rule.jump(UNAVAILABLE_NODE_PORTS));
     let input = [answer()].into_iter().chain(to_node).collect();
     add("service_filter_input", ChainType::Filter, Hook::Input, FILTER, input);
@@ -140,16 +126,12 @@ fn mark_connections(ips: &Frontends) -> [FilterRule; 3] {
 
 /// Matches packets to the node's addresses that have node ports. Those of loopback have none: whoever creates a Service
 /// chooses its node port, and the node's own programs listen there.
-fn to_node_ports(family: IpFamily, rule: FilterRule, options: &TableOptions) -> FilterRule {
+fn to_node_ports(family: IpFamily, rule: FilterRule) -> FilterRule {
     let loopback = match family {
         IpFamily::V4 => IpNet::new_assert(Ipv4Addr::new(127, 0, 0, 0).into(), 8),
         IpFamily::V6 => IpNet::from(IpAddr::from(Ipv6Addr::LOCALHOST)),
     };
-    let rule = rule.family(family).not_within(Field::Destination(family), loopback).to_local();
-    match options.node_port_addresses {
-        true => rule.in_set(&[Field::Destination(family)], &names::node_port_address_set(family)),
-        false => rule,
-    }
+    rule.family(family).not_within(Field::Destination(family), loopback).to_local()
 }
 
 /// Drops connections to load balancers from sources that these do not allow.

@@ -1,5 +1,6 @@
 //! Services and their endpoints, if this node translates Services in place of kube-proxy.
 
+mod addresses;
 mod api_server;
 mod health_checks;
 mod lenient;

@@ -16,7 +16,7 @@ use knit_model::filter::{
 };
 use knit_model::{IfName, kernel_ids};
 use knit_policy::PolicyTables;
-use knit_service::{BackendChain, TableOptions};
+use knit_service::BackendChain;
 use serde::{Deserialize, Serialize};
 
 pub(super) const GUARDED_PORTS: &str = "guarded_ports";
@@ -157,7 +157,7 @@ fn inet(features: &Features) -> FilterTable {
         knit_policy::dispatch(&mut table, &PolicyTables::default());
     }
     if let Some(chains) = &features.services {
-        knit_service::dispatch(&mut table, chains, &TableOptions::default());
+        knit_service::dispatch(&mut table, chains);
     }
     table
 }

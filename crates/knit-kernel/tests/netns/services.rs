@@ -12,7 +12,7 @@ use knit_model::plan::{Desired, diff};
 use knit_model::{NetState, Scope};
 use knit_service::{
     Endpoint, EndpointSlice, NodeFacts, Protocol, Service, ServiceIndex, ServiceKey, ServicePort, SliceKey,
-    SlicePort, TableOptions, chain_elements, dispatch, pod_set,
+    SlicePort, chain_elements, dispatch, pod_set,
 };
 use knit_testbed::{Namespace, Testbed};
 
@@ -109,7 +109,7 @@ impl Node {
     fn filter(&self) -> Filter {
         let (chains, inet) = (self.index.chains(), TableFamily::Inet.table());
         let mut table = FilterTable::default();
-        dispatch(&mut table, &chains, &TableOptions::default());
+        dispatch(&mut table, &chains);
         let mut filter = Filter { tables: [(inet.clone(), table)].into(), ..Filter::default() };
         filter.elements.extend(chain_elements(&chains));
         let services = self.index.services().map(|service| self.index.elements_of(&service.key));

@@ -333,7 +333,7 @@ fn isolated_pods_are_reached_from_their_segment_and_through_services() {
     assert_eq!(reaches(&index, &pods[0], &pods[2]), [true, true], "c and d: to other namespaces");
     // An app is a segment within its namespace, and ends where NetworkPolicies begin.
     pods[1].labels.push((APP_LABEL.to_owned(), "db".to_owned()));
-    assert!(index.set_pod(&pods[1].key(), Some(pods[1].pod())).is_of_app);
+    assert!(index.set_pod(&pods[1].key(), Some(pods[1].pod())).changed);
     index.set_namespaces(namespaces(&[]));
     assert_eq!(reaches(&index, &pods[0], &pods[1]), [false, true]);
     assert_eq!(reaches(&index, &pods[1], &pods[0]), [true, true]);

@@ -1,8 +1,6 @@
 //! Node ports.
 
-use knit_model::filter::field::IpFamily;
-use knit_model::filter::{ElementData, KeyPart, TableFamily};
-use knit_service::{Backend, Connection, Decision, TableOptions, node_port_address_set};
+use knit_service::Backend;
 
 use crate::packets::{Masquerade, Outcome, Tables};
 use crate::support::*;
@@ -26,20 +24,6 @@ fn a_node_port_does_not_take_connections_to_the_nodes_own_programs_on_loopback()
             assert_eq!(reached(&index, connection(address, address, 30080)), set(&["not a service"]));
         }
     }
-}
-
-#[test]
-fn node_ports_can_be_restricted_to_some_addresses() {
-    let index = index(external("web"), vec![endpoint("10.75.0.1", "a")]);
-    let table = TableFamily::Inet.table();
-    let set = node_port_address_set(IpFamily::V4);
-    let range = table.element(set, vec![KeyPart::range("192.0.2.0/29".parse().unwrap())]);
-    let options = TableOptions { node_port_addresses: true };
-    let mut tables = Tables::with(&index, &options, vec![(range, ElementData::Key)]);
-    compare(&index, &mut tables, &connection(OUTSIDE, NODE, 30080));
-    let other = Connection { to_node_ports: false, ..connection(OUTSIDE, "192.0.2.10", 30080) };
-    assert_eq!(index.evaluate(&other), Decision::NotAService);
-    compare(&index, &mut tables, &other);
 }
 
 #[test]

@@ -8,8 +8,7 @@ use knit_model::filter::field::{FIB_LOCAL, Field, IpFamily, Value, ct_state, ct_
 use knit_model::filter::rule::{Comparison, Expression, FilterRule, LookupResult, Register, Verdict};
 use knit_model::filter::{ChainType, ElementData, FilterTable, Hook, KeyPart, TableFamily};
 use knit_service::{
-    Backend, Connection, Element, ServiceIndex, ServiceKey, SourceClass, TableOptions, chain_elements,
-    dispatch, pod_set,
+    Backend, Connection, ServiceIndex, ServiceKey, SourceClass, chain_elements, dispatch, pod_set,
 };
 
 use crate::support::{node_addresses, pod_ranges};
@@ -103,20 +102,16 @@ impl Registers {
 impl Tables {
     /// The tables with the elements of all Services.
     pub fn of(index: &ServiceIndex) -> Self {
-        Self::with(index, &TableOptions::default(), Vec::new())
-    }
-
-    pub fn with(index: &ServiceIndex, options: &TableOptions, more: Vec<Element>) -> Self {
         let keys: Vec<ServiceKey> = index.services().map(|service| service.key.clone()).collect();
         let chains = index.chains();
         let mut table = FilterTable::default();
-        dispatch(&mut table, &chains, options);
+        dispatch(&mut table, &chains);
         let pods = pod_ranges().into_iter().map(|range| {
             let set = pod_set(IpFamily::of(range.addr()));
             (TableFamily::Inet.table().element(set, vec![KeyPart::range(range)]), ElementData::Key)
         });
         let services = keys.iter().flat_map(|key| index.elements_of(key));
-        let all = services.chain(chain_elements(&chains)).chain(pods).chain(more);
+        let all = services.chain(chain_elements(&chains)).chain(pods);
         let mut tables = Self {
             table: Rc::new(table),
             elements: BTreeMap::new(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use knit_model::filter::{ChainType, FilterTable};
-use knit_service::{TableOptions, dispatch, is_service_name};
+use knit_service::{dispatch, is_service_name};
 
 use crate::support::*;
 
@@ -18,7 +18,7 @@ fn rules_do_not_grow_with_services_or_pods() {
             index.apply_service(service(&name, &[&format!("10.96.1.{number}")]));
         }
         let mut table = FilterTable::default();
-        dispatch(&mut table, &index.chains(), &TableOptions::default());
+        dispatch(&mut table, &index.chains());
         table
     };
     assert_eq!(tables(1), tables(100));
@@ -30,7 +30,7 @@ fn all_names_are_recognised() {
     service.affinity = Some(60);
     let index = index(service, vec![endpoint("10.75.0.1", "a")]);
     let mut table = FilterTable::default();
-    dispatch(&mut table, &index.chains(), &TableOptions { node_port_addresses: true });
+    dispatch(&mut table, &index.chains());
     assert!(table.chains.keys().chain(table.sets.keys()).all(|name| is_service_name(name)));
     assert!(!is_service_name("policy"));
 }
@@ -38,7 +38,7 @@ fn all_names_are_recognised() {
 #[test]
 fn rules_come_before_those_of_kube_proxy_and_masquerading_before_that_of_pods() {
     let mut table = FilterTable::default();
-    dispatch(&mut table, &BTreeSet::new(), &TableOptions::default());
+    dispatch(&mut table, &BTreeSet::new());
     let priorities = |chain_type: ChainType| -> BTreeSet<i32> {
         let bases = table.chains.values().filter_map(|chain| chain.base.as_ref());
         bases.filter(|base| base.chain_type == chain_type).map(|base| base.priority).collect()
@@ -55,7 +55,7 @@ fn the_rules_of_a_chain_read_like_nft() {
     let with_affinity = index(service, vec![endpoint("10.75.0.1", "a")]);
     let rules = |index: &knit_service::ServiceIndex, chain: &str| -> Vec<String> {
         let mut table = FilterTable::default();
-        dispatch(&mut table, &index.chains(), &TableOptions::default());
+        dispatch(&mut table, &index.chains());
         table.chains[chain].rules.iter().map(ToString::to_string).collect()
     };
     let (family, frontend) = ("meta nfproto 2", "ip daddr . meta l4proto . th dport");

@@ -2,12 +2,12 @@
 
 use std::net::IpAddr;
 
-use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Service as ApiService;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use knit_service::{Protocol, Service, ServiceKey, ServicePort};
 use serde::Deserialize;
 
+use super::addresses::{addresses, source_ranges};
 use super::lenient::{Lenient, number};
 
 /// The affinity timeout that Kubernetes defaults to.
@@ -131,7 +131,6 @@ impl From<RawService> for WatchedService {
     }
 }
 
-/// Addresses and ranges that cannot be parsed are left out: the API server accepts none.
 fn translate(key: ServiceKey, created: i64, spec: Spec, status: Status) -> Option<Service> {
     let kind = spec.kind.as_deref().unwrap_or("ClusterIP");
     let cluster_ips: Vec<IpAddr> = addresses(&spec.cluster_ips);
@@ -152,21 +151,13 @@ fn translate(key: ServiceKey, created: i64, spec: Spec, status: Status) -> Optio
         cluster_ips,
         external_ips: addresses(&spec.external_ips),
         load_balancer_ips: addresses(&virtual_ips),
-        source_ranges: spec.load_balancer_source_ranges.iter().filter_map(|text| range(text)).collect(),
+        source_ranges: source_ranges(&spec.load_balancer_source_ranges),
         ports: spec.ports.into_iter().filter_map(port).collect(),
         affinity: has_affinity.then_some(seconds),
         internal_local: is_local(&spec.internal_traffic_policy),
         external_local: is_local(&spec.external_traffic_policy),
         health_check_node_port: spec.health_check_node_port.and_then(number),
     })
-}
-
-fn addresses(texts: &[String]) -> Vec<IpAddr> {
-    texts.iter().filter_map(|text| text.parse().ok()).collect()
-}
-
-fn range(text: &str) -> Option<IpNet> {
-    text.trim().parse().ok().map(|range: IpNet| range.trunc())
 }
 
 fn port(port: Port) -> Option<ServicePort> {
@@ -208,7 +199,7 @@ mod tests {
     fn a_service_has_its_addresses_and_policies() {
         let spec = json!({
             "type": "LoadBalancer", "clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7", "fd96::7"],
-            "externalIPs": ["192.0.2.9"], "loadBalancerSourceRanges": ["198.51.100.7/24", "nonsense"],
+            "externalIPs": ["192.0.2.9"], "loadBalancerSourceRanges": ["198.51.100.7/24"],
             "ports": [{"name": "http", "port": 80, "targetPort": "web", "nodePort": 30080}, {"port": 53, "protocol": "UDP"}],
             "sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}},
             "externalTrafficPolicy": "Local", "internalTrafficPolicy": "Cluster", "healthCheckNodePort": 31000,

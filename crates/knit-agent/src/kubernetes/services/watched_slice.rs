@@ -6,6 +6,7 @@ use knit_model::filter::field::IpFamily;
 use knit_service::{Endpoint, EndpointSlice, ServiceKey, SliceKey, SlicePort};
 use serde::Deserialize;
 
+use super::addresses::addresses;
 use super::lenient::{Lenient, number};
 use super::watched_service::protocol;
 
@@ -136,7 +137,7 @@ fn endpoint(raw: RawEndpoint) -> Endpoint {
         |hints: Option<Vec<Hint>>| hints.unwrap_or_default().into_iter().map(|hint| hint.name).collect();
     let ready = conditions.ready.unwrap_or(true);
     Endpoint {
-        addresses: raw.addresses.iter().filter_map(|text| text.parse().ok()).collect(),
+        addresses: addresses(&raw.addresses),
         ready,
         serving: conditions.serving.unwrap_or(ready),
         terminating: conditions.terminating.unwrap_or(false),

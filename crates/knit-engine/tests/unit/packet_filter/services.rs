@@ -164,6 +164,18 @@ fn a_restart_keeps_everything_until_the_lists_arrive_and_then_removes_what_is_go
 }
 
 #[test]
+fn a_node_whose_pods_do_not_reach_each_other_through_services_is_reported() {
+    let mut node = Node::with_services();
+    let warnings = |node: &Node| {
+        let warnings = node.state.report(&cluster::key()).unwrap().warnings;
+        warnings.into_iter().filter(|warning| warning.contains("Services")).collect::<Vec<_>>()
+    };
+    assert_eq!(warnings(&node), [""; 0]);
+    node.handle(Event::SettingsChanged(Settings { lacks_bridge_filter: true, ..settings() }));
+    assert!(warnings(&node)[0].contains("br_netfilter"), "{:?}", warnings(&node));
+}
+
+#[test]
 fn services_that_exceed_the_limits_are_reported() {
     let mut node = Node::with_services();
     node.list_two();
