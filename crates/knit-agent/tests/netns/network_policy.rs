@@ -64,6 +64,10 @@ fn both(pod: &str) -> [IpAddr; 2] {
 
 impl PolicyNode {
     fn new(test: &str) -> Self {
+        Self::with_masquerade(test, false)
+    }
+
+    fn with_masquerade(test: &str, masquerade: bool) -> Self {
         let testbed = Testbed::new(test);
         let (host, external) = (testbed.host(), testbed.namespace("external"));
         testbed.connect(&host, "eth0", &external, "eth0");
@@ -90,8 +94,12 @@ impl PolicyNode {
             _testbed: testbed,
         };
         let ranges = RANGES.map(|text| text.parse().unwrap());
-        let node_routes =
-            NodeRoutesIntent { anti_spoofing: true, network_policy: true, ..NodeRoutesIntent::default() };
+        let node_routes = NodeRoutesIntent {
+            anti_spoofing: true,
+            network_policy: true,
+            masquerade,
+            ..NodeRoutesIntent::default()
+        };
         let bridge = "knit0".parse().unwrap();
         let cluster = ClusterNetworkObject::new(&ranges, &bridge, Some(1500), Some(&node_routes));
         node.handle(cluster.applied());
@@ -463,6 +471,25 @@ fn pods_of_an_isolated_namespace_are_reached_through_services_only() {
     node.assert_reached("other", "db", 80);
     eventually("the retransmitted packets pass again", TIMEOUT, || echoes(&mut open));
     assert!(!node.rules().contains("policy"), "nothing remains without policies\n{}", node.rules());
+}
+
+/// Elements lead from the addresses of all isolated pods to their segments.
+#[test]
+fn a_node_without_pods_has_the_segments_of_the_cluster_and_no_problem() {
+    for (test, masquerade) in [("np-no-pods", false), ("np-no-pods-nat", true)] {
+        let mut node = PolicyNode::with_masquerade(test, masquerade);
+        let problems = |node: &mut PolicyNode| node.agent.as_mut().unwrap().node().state().problems.clone();
+        node.list(&[]);
+        node.isolate(true);
+        assert!(problems(&mut node).is_empty(), "{:?}", problems(&mut node));
+        assert!(node.rules().contains("10.75.0.3 : jump policy_segment_"), "{}", node.rules());
+        node.restart();
+        node.list(&[]);
+        assert!(problems(&mut node).is_empty(), "{:?}", problems(&mut node));
+        node.isolate(false);
+        assert!(problems(&mut node).is_empty(), "{:?}", problems(&mut node));
+        assert!(!node.rules().contains("policy_"), "{}", node.rules());
+    }
 }
 
 #[test]
