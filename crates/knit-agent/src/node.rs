@@ -424,6 +424,13 @@ impl Node {
         self.executor.another()
     }
 
+    /// From now on only this node can change Knit's tables of the host's packet filter, also those that earlier processes left. False:
+    /// the kernel has no owners of tables.
+    pub fn claim_tables(&mut self) -> Result<bool> {
+        let is_lacking = self.faults.lock().unwrap_or_else(PoisonError::into_inner).lacks_table_owner();
+        if is_lacking { Ok(false) } else { self.executor.claim_tables() }
+    }
+
     /// Sets the eBPF redirect. A disabled one removes what an earlier process left.
     pub fn set_redirect(&mut self, redirect: Arc<Redirect>) {
         self.executor.set_redirect(redirect);
