@@ -123,9 +123,11 @@ impl Node {
     fn removals(&self) -> Vec<String> {
         let listed = self.host.output("nft", &["list", "table", "inet", "knit"]).unwrap();
         let parts = listed.lines().filter_map(|line| line.strip_prefix('\t')?.strip_suffix(" {"));
-        let parts = parts
-            .filter_map(|part| part.split_once(' '))
-            .filter(|(kind, name)| matches!(*kind, "chain" | "map") && name.starts_with("policy"));
+        let parts = parts.filter_map(|part| part.split_once(' '));
+        // `nft` cannot be given the name of the base chain, which is one of its keywords.
+        let is_policy =
+            |kind: &str, name: &str| matches!(kind, "chain" | "map") && name.starts_with("policy_");
+        let parts = parts.filter(|(kind, name)| is_policy(kind, name));
         let parts: Vec<String> = parts.map(|(kind, name)| format!("flush {kind} inet knit {name}")).collect();
         assert!(parts.iter().any(|part| part.starts_with("flush chain")), "{listed}");
         assert!(parts.iter().any(|part| part.starts_with("flush map")), "{listed}");
@@ -138,8 +140,11 @@ impl Node {
         let denied = self.denied();
         for removal in self.removals() {
             let allowed = self.count(Flow::Allowed);
-            // It succeeds for the tables of others.
-            assert_eq!(self.nft(&removal), removal == "flush ruleset", "{removal}");
+            let removed = self.host.output("nft", &[&removal]);
+            match removed {
+                Ok(_) => assert_eq!(removal, "flush ruleset", "succeeds for the tables of others"),
+                Err(why) => assert!(format!("{why:?}").contains("Operation not permitted"), "{why}"),
+            }
             sleep(Duration::from_millis(100));
             assert_eq!(self.denied() - denied, 0, "{removal} lets packets through");
             eventually("allowed packets arrive", WATCHED, || self.count(Flow::Allowed) > allowed + 20);
@@ -219,7 +224,7 @@ fn without_owners_of_tables_removed_rules_are_restored_within_a_second() {
     );
     let _agent = node.closed(false);
     for removal in node.removals() {
-        assert!(node.nft(&removal), "{removal}");
+        node.host.output("nft", &[&removal]).unwrap();
         sleep(WATCHED);
         let allowed = node.count(Flow::Allowed);
         assert_eq!(node.denied_within(Duration::from_millis(300)), 0, "{removal}");
