@@ -77,8 +77,8 @@ pub trait Executor: Send {
     /// Executes a plan that removes strays of the host. Returns the scopes with links whose deletion was deferred.
     fn remove_strays(&mut self, plan: &Plan) -> Result<BTreeSet<Scope>>;
 
-    /// From now on only this node can change Knit's tables of the host's packet filter, also those that earlier processes left. False:
-    /// the kernel has no owners of tables.
+    /// Takes over Knit's tables of the host's packet filter that earlier processes left: only this node can change them then. False:
+    /// it owns no tables, or the kernel has no owners of tables.
     fn claim_tables(&mut self) -> Result<bool> {
         Ok(true)
     }

@@ -424,11 +424,10 @@ impl Node {
         self.executor.another()
     }
 
-    /// From now on only this node can change Knit's tables of the host's packet filter, also those that earlier processes left. False:
-    /// the kernel has no owners of tables.
+    /// Takes over Knit's tables of the host's packet filter that earlier processes left: only this node can change them then. False:
+    /// it owns no tables, or the kernel has no owners of tables.
     pub fn claim_tables(&mut self) -> Result<bool> {
-        let is_lacking = self.faults.lock().unwrap_or_else(PoisonError::into_inner).lacks_table_owner();
-        if is_lacking { Ok(false) } else { self.executor.claim_tables() }
+        self.executor.claim_tables()
     }
 
     /// Sets the eBPF redirect. A disabled one removes what an earlier process left.

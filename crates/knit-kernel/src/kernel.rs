@@ -81,8 +81,8 @@ impl Kernel {
         &self.table_owner
     }
 
-    /// From now on only this process and those that share its ownership can change Knit's nftables tables on the host, also those that
-    /// earlier processes left. False: this kernel has no owners of tables.
+    /// Takes over Knit's nftables tables on the host that earlier processes left. False: the owner of this process owns nothing, or
+    /// this kernel has no owners of tables.
     pub fn claim_tables(&self) -> Result<bool> {
         self.table_owner.claim(&self.host, &[TableFamily::Inet.table(), TableFamily::Bridge.table()])
     }

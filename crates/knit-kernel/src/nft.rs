@@ -72,16 +72,10 @@ pub(crate) fn apply<'a>(
     socket: &mut Socket,
     steps: impl IntoIterator<Item = (usize, &'a FilterStep)>,
 ) -> Result<(), FilterError> {
-    apply_with_flags(socket, steps, 0)
+    apply_messages(socket, encode::messages(steps, 0))
 }
 
-/// The same; new tables have these flags.
-fn apply_with_flags<'a>(
-    socket: &mut Socket,
-    steps: impl IntoIterator<Item = (usize, &'a FilterStep)>,
-    table_flags: u32,
-) -> Result<(), FilterError> {
-    let mut messages = encode::messages(steps, table_flags);
+fn apply_messages(socket: &mut Socket, mut messages: Vec<FilterMessage>) -> Result<(), FilterError> {
     while !messages.is_empty() {
         let Err(TransactionError { index, error }) =
             socket.transaction(NFNL_SUBSYS_NFTABLES, UPDATE, &messages)

@@ -119,7 +119,8 @@ pub(super) fn run(
     let mut pool: Option<ExecutorPool> = None;
     let mut faults = faults;
     // The executors keep the tables of the packet filter while the node is opened again.
-    let tables = TableOwner::default();
+    let has_owner = faults.as_ref().is_none_or(|faults| !faults.lacks_table_owner());
+    let tables = if has_owner { TableOwner::of_agent() } else { TableOwner::default() };
     for incarnation in 0.. {
         let opened = open(&options, faults.take(), tables.clone()).and_then(|node| {
             if pool.is_none() {

@@ -20,7 +20,7 @@ use knit_model::{NetState, Scope, Step};
 use nix::errno::Errno;
 
 use super::constants::*;
-use super::{FilterError, FilterQuery, UPDATE, apply_with_flags, encode, explain_unsupported, observe};
+use super::{FilterError, FilterQuery, UPDATE, apply_messages, encode, explain_unsupported, observe};
 use crate::error::{Error, Result};
 use crate::kernel::absent_is_none;
 use crate::netlink::constants::NFNL_SUBSYS_NFTABLES;
@@ -42,8 +42,8 @@ pub struct TableOwner(Arc<Mutex<Ownership>>);
 
 #[derive(Debug, Default)]
 struct Ownership {
-    /// Whether this process owns tables.
-    is_wanted: bool,
+    /// Whether to own tables.
+    is_enabled: bool,
     /// Kept open: when it is closed the tables have no owner.
     socket: Option<Socket>,
     /// Whether the kernel has the flags; `None`: not known yet.
@@ -65,26 +65,31 @@ enum Holder {
 }
 
 impl TableOwner {
-    /// From now on this process owns its tables: takes over those of these that exist. False: the kernel has no owners of tables.
+    /// The owner for an agent. The default owns nothing.
+    pub fn of_agent() -> Self {
+        Self(Arc::new(Mutex::new(Ownership { is_enabled: true, ..Ownership::default() })))
+    }
+
+    /// Takes over those of these tables that exist. False: it owns nothing, or the kernel has no owners of tables.
     pub(crate) fn claim(&self, host: &Netns, tables: &[TableKey]) -> Result<bool> {
         let mut ownership = self.lock();
-        ownership.is_wanted = true;
-        let is_supported = match ownership.is_supported(host) {
+        let is_owner = match ownership.is_owner(host) {
             Err(Error::Unsupported { .. }) => return Ok(false),
             known => known?,
         };
-        tables.iter().try_for_each(|table| ownership.claim(host, table))?;
-        Ok(is_supported)
+        tables.iter().try_for_each(|table| ownership.claim(host, table, true))?;
+        Ok(is_owner)
     }
 
     /// Applies steps, each with its number, in one transaction.
     pub(crate) fn apply(&self, host: &Netns, steps: &[(usize, FilterStep)]) -> Result<(), FilterError> {
-        let mut ownership = self.lock();
-        let prepared = ownership.prepare(host, steps);
         let first = steps.first().map_or(0, |(step, _)| *step);
-        let flags = prepared.map_err(|error| FilterError { step: first, error })?;
-        let socket = ownership.socket(host).map_err(|error| FilterError { step: first, error })?;
-        let applied = apply_with_flags(socket, steps.iter().map(|(step, what)| (*step, what)), flags);
+        let fail = |error| FilterError { step: first, error };
+        let flags = self.lock().prepare(host, steps).map_err(fail)?;
+        // Not while others wait.
+        let messages = encode::messages(steps.iter().map(|(step, what)| (*step, what)), flags);
+        let mut ownership = self.lock();
+        let applied = apply_messages(ownership.socket(host).map_err(fail)?, messages);
         for (_, step) in steps {
             match step {
                 FilterStep::AddTable(table) if applied.is_ok() && flags != 0 => {
@@ -115,8 +120,9 @@ impl Ownership {
         }
     }
 
-    fn is_supported(&mut self, host: &Netns) -> Result<bool> {
-        if let Some(known) = self.is_supported {
+    /// Whether it can own tables.
+    fn is_owner(&mut self, host: &Netns) -> Result<bool> {
+        if let Some(known) = self.is_supported.or((!self.is_enabled).then_some(false)) {
             return Ok(known);
         }
         let is_supported = supports_owner(self.socket(host)?)?;
@@ -126,17 +132,18 @@ impl Ownership {
 
     /// Takes over the tables that steps are about. Returns the flags of new tables.
     fn prepare(&mut self, host: &Netns, steps: &[(usize, FilterStep)]) -> Result<u32> {
-        if !self.is_wanted || !self.is_supported(host)? {
+        if !self.is_owner(host)? {
             return Ok(0);
         }
         let tables: BTreeSet<&TableKey> = steps.iter().map(|(_, step)| step.table()).collect();
-        tables.into_iter().try_for_each(|table| self.claim(host, table))?;
+        // A large table is not replaced before each change.
+        tables.into_iter().try_for_each(|table| self.claim(host, table, false))?;
         Ok(FLAGS)
     }
 
-    /// Takes over a table, if it exists and the kernel has owners of tables.
-    fn claim(&mut self, host: &Netns, table: &TableKey) -> Result<()> {
-        if self.owned.contains(table) || !self.is_supported(host)? {
+    /// Takes over a table, if it exists. One that cannot get an owner is replaced, or left as it is.
+    fn claim(&mut self, host: &Netns, table: &TableKey, replaces: bool) -> Result<()> {
+        if self.owned.contains(table) || !self.is_owner(host)? {
             return Ok(());
         }
         let socket = self.socket(host)?;
@@ -150,7 +157,8 @@ impl Ownership {
                     Err(Error::Owned { context: format!("take over table {table}").into(), port })
                 }
                 Holder::Nobody => take_over(socket, table).map(|()| true),
-                Holder::Everybody => recreate(socket, table),
+                Holder::Everybody if replaces => recreate(socket, table),
+                Holder::Everybody => Ok(false),
             };
             match result {
                 Ok(is_owned) => {
@@ -225,7 +233,7 @@ fn recreate(socket: &mut Socket, table: &TableKey) -> Result<bool> {
         Step::Filter(step) => Some(step),
         _ => None,
     }));
-    let applied = apply_with_flags(socket, steps.iter().enumerate(), FLAGS);
+    let applied = apply_messages(socket, encode::messages(steps.iter().enumerate(), FLAGS));
     applied.map(|()| true).map_err(|failed| failed.error)
 }
 

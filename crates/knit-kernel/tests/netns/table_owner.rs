@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use knit_kernel::fault::NoFaults;
-use knit_kernel::nft::FilterQuery;
+use knit_kernel::nft::{FilterQuery, TableOwner};
 use knit_kernel::{DeleteMode, Error, Kernel, SandboxNamespaces};
 use knit_model::filter::field::{DataType, Field, IpFamily, Value};
 use knit_model::filter::rule::{FilterRule, Verdict};
@@ -67,6 +67,11 @@ fn node(test: &str, sandboxes: &[&str]) -> TestNode {
     node
 }
 
+/// The kernel layer of an agent.
+fn agent(node: &TestNode) -> Kernel {
+    node.kernel().with_table_owner(TableOwner::of_agent())
+}
+
 fn plan(node: &TestNode, desired: &NetState) -> Plan {
     diff(&Desired { state: desired.clone(), ..Desired::default() }, &node.observe())
 }
@@ -109,14 +114,13 @@ fn assert_protected(node: &TestNode, expected: &Filter) {
 fn other_programs_cannot_change_a_table_and_knit_can() {
     let node = node("own-change", &[]);
     let (first, second) = (policy_table(&["10.0.0.2"]), policy_table(&["10.0.0.3", "10.0.0.4"]));
-    let mut kernel = node.kernel();
-    assert!(kernel.claim_tables().unwrap());
+    let mut kernel = agent(&node);
     apply(&node, &mut kernel, &state(&Scope::Host, &first)).unwrap();
     assert_protected(&node, &first);
     // An executor of the same node; and one of another process, which has another owner.
     let mut another = node.kernel().with_table_owner(kernel.table_owner().clone());
     apply(&node, &mut another, &state(&Scope::Host, &second)).unwrap();
-    let mut other = node.kernel();
+    let mut other = agent(&node);
     let refused = other.claim_tables().unwrap_err();
     assert!(matches!(refused, Error::Owned { .. }), "{refused}");
     assert!(
@@ -140,12 +144,11 @@ fn other_programs_cannot_change_a_table_and_knit_can() {
 fn a_table_stays_without_its_owner_until_the_next_process_takes_it_over() {
     let node = node("own-next", &[]);
     let filter = policy_table(&["10.0.0.2"]);
-    let mut first = node.kernel();
-    assert!(first.claim_tables().unwrap());
+    let mut first = agent(&node);
     apply(&node, &mut first, &state(&Scope::Host, &filter)).unwrap();
     drop(first);
     assert_eq!(observed(&node), filter);
-    let next = node.kernel();
+    let next = agent(&node);
     assert!(next.claim_tables().unwrap());
     assert!(next.claim_tables().unwrap(), "once more");
     assert_protected(&node, &filter);
@@ -153,12 +156,12 @@ fn a_table_stays_without_its_owner_until_the_next_process_takes_it_over() {
     // A command without an agent changes it, and it can still be taken over.
     let more = policy_table(&["10.0.0.2", "10.0.0.5"]);
     without_owner(|| apply(&node, &mut node.kernel(), &state(&Scope::Host, &more)).is_ok());
-    let next = node.kernel();
+    let next = agent(&node);
     assert!(next.claim_tables().unwrap());
     assert_protected(&node, &more);
     drop(next);
     without_owner(|| nft(&node, "delete table inet knit"));
-    let next = node.kernel();
+    let next = agent(&node);
     assert!(next.claim_tables().unwrap());
     assert!(observed(&node).is_empty(), "nothing is created");
 }
@@ -178,7 +181,7 @@ fn a_table_of_a_command_or_an_earlier_version_gets_an_owner_and_keeps_its_conten
     assert!(!listed.contains("{\n\tflags"), "{listed}");
     // Rules of others cannot be copied: they are left to the repair.
     assert!(nft(&node, "add rule inet knit forward meta cpu 4095 drop"));
-    let mut next = node.kernel();
+    let mut next = agent(&node);
     assert!(next.claim_tables().unwrap());
     assert!(nft(&node, "list table inet knit"));
     apply(&node, &mut next, &state(&Scope::Host, &filter)).unwrap();
@@ -189,10 +192,11 @@ fn a_table_of_a_command_or_an_earlier_version_gets_an_owner_and_keeps_its_conten
 }
 
 #[test]
-fn a_process_that_does_not_claim_tables_creates_them_without_an_owner() {
+fn a_command_without_an_agent_creates_tables_without_an_owner() {
     let node = node("own-none", &[]);
     let (first, second) = (policy_table(&["10.0.0.2"]), policy_table(&["10.0.0.3"]));
     let mut kernel = node.kernel();
+    assert!(!kernel.claim_tables().unwrap());
     apply(&node, &mut kernel, &state(&Scope::Host, &first)).unwrap();
     for (change, desired) in [("flush chain inet knit denied", &first), ("delete table inet knit", &second)] {
         assert!(nft(&node, change), "{change}");
@@ -207,8 +211,7 @@ fn a_process_that_does_not_claim_tables_creates_them_without_an_owner() {
 fn tables_of_a_sandbox_have_no_owner() {
     let node = node("own-sandbox", &["a"]);
     let (scope, filter) = (sandbox("a"), policy_table(&["10.0.0.2"]));
-    let mut kernel = node.kernel();
-    assert!(kernel.claim_tables().unwrap());
+    let mut kernel = agent(&node);
     let mut namespaces: SandboxNamespaces = node.namespaces();
     let plan = plan(&node, &state(&scope, &filter));
     kernel.apply(&plan, DeleteMode::Immediate, &mut namespaces, &mut NoFaults).unwrap();
