@@ -5,6 +5,7 @@
 //! - `KNIT_FAULT_KILL_AT_MOMENT=3`: the process kills itself after three other fault points: journal records that are
 //!   written and extensions that are called.
 //! - `KNIT_FAULT_SLOW=net1:3000`: creating the link `net1` takes three seconds.
+//! - `KNIT_FAULT_NO_TABLE_OWNER=1`: nftables tables have no owner, as on a kernel before 6.9.
 
 use anyhow::Result;
 use knit_agent::Standalone;
@@ -40,6 +41,9 @@ pub fn from_env() -> Result<Option<Box<dyn FaultInjector + Send>>> {
         let fault =
             fault.with_context(|| format!("KNIT_FAULT_SLOW: expected LINK:MILLISECONDS, not `{text}`"))?;
         return Ok(Some(Box::new(fault)));
+    }
+    if std::env::var_os("KNIT_FAULT_NO_TABLE_OWNER").is_some() {
+        return Ok(Some(Box::new(knit_kernel::fault::NoTableOwner)));
     }
     let variable = |name: &str| {
         let number = std::env::var(name).ok();

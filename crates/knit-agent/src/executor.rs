@@ -24,7 +24,7 @@ use knit_engine::{
 use knit_kernel::apply::{AppliedPlan, ApplyError, DeleteMode, Rollback};
 use knit_kernel::fault::{Fault, FaultInjector};
 use knit_kernel::netlink::Protocol;
-use knit_kernel::nft::FilterQuery;
+use knit_kernel::nft::{FilterQuery, TableOwner};
 use knit_kernel::observe::{LinkFilter, ScopeQuery, StateQuery};
 use knit_kernel::redirect::{DatapathMode, Redirect};
 use knit_kernel::{Kernel, Netns, SandboxNamespaces, Socket, memory};
@@ -76,6 +76,12 @@ pub trait Executor: Send {
 
     /// Executes a plan that removes strays of the host. Returns the scopes with links whose deletion was deferred.
     fn remove_strays(&mut self, plan: &Plan) -> Result<BTreeSet<Scope>>;
+
+    /// Takes over Knit's tables of the host's packet filter that earlier processes left: only this node can change them then. False:
+    /// it owns no tables, or the kernel has no owners of tables.
+    fn claim_tables(&mut self) -> Result<bool> {
+        Ok(true)
+    }
 
     /// Sets the eBPF redirect to manage.
     fn set_redirect(&mut self, _redirect: Arc<Redirect>) {}
@@ -133,7 +139,8 @@ impl Executor for KernelExecutor {
     fn another(&self) -> Result<Box<dyn Executor>> {
         let host = self.kernel.host().clone();
         let (keys, faults) = (Arc::clone(&self.keys), Arc::clone(&self.faults));
-        let new = Self::new(host, self.boot.clone(), keys, faults)?;
+        let tables = self.kernel.table_owner().clone();
+        let new = Self::new(host, self.boot.clone(), keys, faults, tables)?;
         Ok(Box::new(Self { redirect: self.redirect.clone(), ..new }))
     }
 
@@ -176,6 +183,10 @@ impl Executor for KernelExecutor {
         }
     }
 
+    fn claim_tables(&mut self) -> Result<bool> {
+        Ok(self.kernel.claim_tables()?)
+    }
+
     fn set_redirect(&mut self, redirect: Arc<Redirect>) {
         self.redirect = Some(redirect);
     }
@@ -192,9 +203,16 @@ impl Executor for KernelExecutor {
 }
 
 impl KernelExecutor {
-    /// A new executor for the calling thread. `host` is the network namespace that counts as the host's.
-    pub fn new(host: Netns, boot: String, keys: Arc<KeyDir>, faults: Faults) -> Result<Self> {
-        let kernel = Kernel::open(host)?.with_key_source(keys.clone());
+    /// A new executor for the calling thread. `host` is the network namespace that counts as the host's. All executors of a node share
+    /// the owner of the tables of the packet filter.
+    pub fn new(
+        host: Netns,
+        boot: String,
+        keys: Arc<KeyDir>,
+        faults: Faults,
+        tables: TableOwner,
+    ) -> Result<Self> {
+        let kernel = Kernel::open(host)?.with_key_source(keys.clone()).with_table_owner(tables);
         Ok(Self { kernel, keys, faults, boot, redirect: None })
     }
 

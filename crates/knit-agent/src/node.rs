@@ -424,6 +424,12 @@ impl Node {
         self.executor.another()
     }
 
+    /// Takes over Knit's tables of the host's packet filter that earlier processes left: only this node can change them then. False:
+    /// it owns no tables, or the kernel has no owners of tables.
+    pub fn claim_tables(&mut self) -> Result<bool> {
+        self.executor.claim_tables()
+    }
+
     /// Sets the eBPF redirect. A disabled one removes what an earlier process left.
     pub fn set_redirect(&mut self, redirect: Arc<Redirect>) {
         self.executor.set_redirect(redirect);

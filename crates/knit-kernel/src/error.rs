@@ -89,6 +89,14 @@ pub enum Error {
         /// The kernel's build option for it.
         config: &'static str,
     },
+    /// Only the process that owns an nftables table can change it.
+    #[error("{context}: the table belongs to another process (netlink port {port})")]
+    Owned {
+        /// What was attempted.
+        context: Context,
+        /// The port number of its socket.
+        port: u32,
+    },
     /// This process is not permitted to open a device.
     #[error("{context}: {}", denial_text(device, source))]
     DeviceDenied {
@@ -138,7 +146,10 @@ impl Error {
     /// Whether a retry may succeed.
     pub fn may_retry(&self) -> bool {
         match self {
-            Self::Timeout { .. } | Self::Overrun { .. } | Self::DumpInterrupted { .. } => true,
+            Self::Timeout { .. }
+            | Self::Overrun { .. }
+            | Self::DumpInterrupted { .. }
+            | Self::Owned { .. } => true,
             Self::Rejected { .. } | Self::System { .. } => matches!(
                 self.errno(),
                 Some(Errno::EBUSY | Errno::EAGAIN | Errno::EINTR | Errno::ENOBUFS | Errno::ENOMEM)
@@ -171,7 +182,7 @@ impl Error {
             Self::TooLong { .. } => "KernelMessageTooLong",
             Self::NotANamespace { .. } | Self::NoNamespace { .. } => "NotANetworkNamespace",
             Self::Unsupported { .. } => "KernelLacksFeature",
-            Self::DeviceDenied { .. } => "PermissionDenied",
+            Self::DeviceDenied { .. } | Self::Owned { .. } => "PermissionDenied",
             Self::MissingKey { .. } => "NotFound",
             Self::InvalidValue { .. } => "InvalidValue",
             Self::Rejected { .. } | Self::System { .. } => match self.errno() {

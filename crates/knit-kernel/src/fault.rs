@@ -11,6 +11,11 @@ pub trait FaultInjector {
     /// A crash point outside plans: before a journal record is written (`record`) or an extension is called
     /// (`invoke`).
     fn at_point(&mut self, _point: &'static str) {}
+
+    /// Whether Knit's nftables tables have no owner, as on a kernel before 6.9.
+    fn lacks_table_owner(&self) -> bool {
+        false
+    }
 }
 
 /// A fault at a fault point.
@@ -29,6 +34,20 @@ pub struct NoFaults;
 impl FaultInjector for NoFaults {
     fn before_step(&mut self, _step: usize, _planned: &PlannedStep) -> Option<Fault> {
         None
+    }
+}
+
+/// No faults, but tables without an owner, as on a kernel before 6.9: any program can change them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoTableOwner;
+
+impl FaultInjector for NoTableOwner {
+    fn before_step(&mut self, _step: usize, _planned: &PlannedStep) -> Option<Fault> {
+        None
+    }
+
+    fn lacks_table_owner(&self) -> bool {
+        true
     }
 }
 

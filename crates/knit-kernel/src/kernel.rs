@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
+use knit_model::filter::{FilterStep, TableFamily};
 use knit_model::{IfName, PrivateKey, PublicKey, SandboxId, Scope};
 use nix::errno::Errno;
 
@@ -13,6 +14,7 @@ use crate::netlink::constants::*;
 use crate::netlink::header::LinkHeader;
 use crate::netlink::{Message, Protocol, Socket};
 use crate::netns::{Netns, switch};
+use crate::nft::{self, FilterError, TableOwner};
 use crate::private_keys::{NoPrivateKeys, PrivateKeySource};
 
 /// Access to the kernel. Only the host's sockets stay open: a socket keeps its network namespace alive.
@@ -23,6 +25,8 @@ pub struct Kernel {
     generic: Option<Socket>,
     /// Kept open: closing it waits about 10 ms until the kernel has freed replaced objects.
     netfilter: Option<Socket>,
+    /// The owner of Knit's nftables tables on the host, through which they are changed.
+    table_owner: TableOwner,
     pub(crate) key_source: Arc<dyn PrivateKeySource>,
     /// Private keys read from the kernel, so that a rollback can restore them.
     pub(crate) observed_keys: BTreeMap<PublicKey, PrivateKey>,
@@ -54,7 +58,33 @@ impl Kernel {
     pub fn open(host: Netns) -> Result<Self> {
         let socket = Socket::open_in(&host, Protocol::Route)?;
         let key_source = Arc::new(NoPrivateKeys);
-        Ok(Self { host, socket, generic: None, netfilter: None, key_source, observed_keys: BTreeMap::new() })
+        Ok(Self {
+            host,
+            socket,
+            generic: None,
+            netfilter: None,
+            table_owner: TableOwner::default(),
+            key_source,
+            observed_keys: BTreeMap::new(),
+        })
+    }
+
+    /// Shares the ownership of nftables tables with others: only they can change the tables.
+    #[must_use]
+    pub fn with_table_owner(mut self, owner: TableOwner) -> Self {
+        self.table_owner = owner;
+        self
+    }
+
+    /// The owner of Knit's nftables tables on the host.
+    pub fn table_owner(&self) -> &TableOwner {
+        &self.table_owner
+    }
+
+    /// Takes over Knit's nftables tables on the host that earlier processes left. False: the owner of this process owns nothing, or
+    /// this kernel has no owners of tables.
+    pub fn claim_tables(&self) -> Result<bool> {
+        self.table_owner.claim(&self.host, &[TableFamily::Inet.table(), TableFamily::Bridge.table()])
     }
 
     /// Sets where private keys come from.
@@ -202,6 +232,23 @@ impl Session<'_> {
             }
         };
         opened(netns, socket, Protocol::Netfilter)
+    }
+
+    /// Applies steps on the packet filter of a scope, each with its number, in one transaction. Tables of a sandbox have no owner: its
+    /// socket would keep the namespace alive.
+    pub(crate) fn change_filter(
+        &mut self,
+        scope: &Scope,
+        steps: &[(usize, FilterStep)],
+    ) -> Result<(), FilterError> {
+        match scope {
+            Scope::Host => self.kernel.table_owner.apply(&self.kernel.host, steps),
+            Scope::Sandbox(_) => {
+                let first = steps.first().map_or(0, |(step, _)| *step);
+                let socket = self.netfilter(scope).map_err(|error| FilterError { step: first, error })?;
+                nft::apply(socket, steps.iter().map(|(step, what)| (*step, what)))
+            }
+        }
     }
 
     /// The scope's network namespace.

@@ -9,6 +9,7 @@ mod encode;
 mod expression;
 mod log_support;
 mod observe;
+mod owner;
 mod set;
 
 use std::borrow::Borrow;
@@ -24,6 +25,8 @@ pub use counters::{ChainCounters, RuleCounter, chain_counters};
 pub use log_support::can_log;
 pub use observe::FilterQuery;
 pub(crate) use observe::{decode_messages, observe};
+pub use owner::TableOwner;
+pub(crate) use owner::supports_owner;
 
 const CONFIG: &str = "CONFIG_NF_TABLES";
 const UPDATE: &str = "update nftables";
@@ -58,7 +61,7 @@ pub(crate) struct FilterError {
 /// The messages for these steps, as one datagram.
 pub(crate) fn encode_messages(steps: &[FilterStep]) -> Vec<u8> {
     let mut datagram = Vec::new();
-    for FilterMessage { message, .. } in encode::messages(steps.iter().enumerate()) {
+    for FilterMessage { message, .. } in encode::messages(steps.iter().enumerate(), 0) {
         message.append_to(&mut datagram, 0, 0);
     }
     datagram
@@ -69,7 +72,10 @@ pub(crate) fn apply<'a>(
     socket: &mut Socket,
     steps: impl IntoIterator<Item = (usize, &'a FilterStep)>,
 ) -> Result<(), FilterError> {
-    let mut messages = encode::messages(steps);
+    apply_messages(socket, encode::messages(steps, 0))
+}
+
+fn apply_messages(socket: &mut Socket, mut messages: Vec<FilterMessage>) -> Result<(), FilterError> {
     while !messages.is_empty() {
         let Err(TransactionError { index, error }) =
             socket.transaction(NFNL_SUBSYS_NFTABLES, UPDATE, &messages)

@@ -12,6 +12,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::Namespace;
+pub use ruleset::without_table_owners;
 
 /// The kernel's delayed reactions to a change take less, also in an emulated machine.
 const SETTLE_TIME: Duration = Duration::from_secs(10);

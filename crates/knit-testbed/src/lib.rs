@@ -80,7 +80,7 @@ mod testbed;
 
 use std::time::{Duration, Instant};
 
-pub use dump::Dump;
+pub use dump::{Dump, without_table_owners};
 pub use echo::EchoServer;
 pub use error::Error;
 pub use namespace::Namespace;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::support::agent::{Agent, Machine, addresses, attach, netns, ports, reference};
 use crate::support::killed_steps::KilledSteps;
 use knit_kni::v1;
-use knit_testbed::{Dump, Namespace, Pod, eventually};
+use knit_testbed::{Dump, Namespace, Pod, eventually, without_table_owners};
 
 /// An upper bound of the steps of an attach or a detach.
 const MAX_STEPS: usize = 150;
@@ -25,6 +25,7 @@ struct Ground<'a> {
 /// The lines of the rule set, sorted: the kernel lists elements in any order.
 fn ruleset(host: &Namespace) -> Vec<String> {
     let text = host.output("nft", &["-s", "list", "ruleset"]).unwrap();
+    let text = without_table_owners(&text);
     let mut lines: Vec<String> = text.split([',', '\n']).map(|line| line.trim().to_owned()).collect();
     lines.sort_unstable();
     lines

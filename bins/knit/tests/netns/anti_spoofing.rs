@@ -7,6 +7,8 @@ use crate::support::agent::Machine;
 use crate::support::frames::{ICMPV6, Mac, UDP, Wire, arp, frame, icmp, mac, packet, udp};
 use knit_testbed::{Pod, eventually};
 
+/// Any program can change the tables, as on a kernel before 6.9.
+const NO_TABLE_OWNER: [(&str, &str); 1] = [("KNIT_FAULT_NO_TABLE_OWNER", "1")];
 const OTHER: Mac = [0x02, 0, 0, 0, 0, 0x99];
 const MINE: (&str, &str) = ("10.75.0.2", "fd75:6b6e:6974::2");
 const NEIGHBOUR: (&str, &str) = ("10.75.0.3", "fd75:6b6e:6974::3");
@@ -106,7 +108,8 @@ fn spoofed_source_addresses_are_dropped() {
 fn a_removed_table_is_recreated_with_its_ports() {
     let machine = Machine::new("agent-guard");
     let one = machine.testbed.pod("one");
-    let agent = machine.agent_with(&["--cluster-anti-spoofing", "--resync-seconds", "1"], &[]);
+    let arguments = ["--cluster-anti-spoofing", "--resync-seconds", "1"];
+    let agent = machine.agent_with(&arguments, &NO_TABLE_OWNER);
     agent.attach("sb1", &one);
     let table = || machine.host.output("nft", &["list", "table", "bridge", "knit"]);
     let before = table().unwrap();
@@ -127,7 +130,8 @@ fn a_removed_table_is_recreated_with_its_ports() {
 fn attach_and_detach_update_the_table_in_place() {
     let machine = Machine::new("agent-in-place");
     let pods = ["one", "two", "three"].map(|name| machine.testbed.pod(name));
-    let agent = machine.agent_with(&["--cluster-anti-spoofing", "--resync-seconds", "600"], &[]);
+    let arguments = ["--cluster-anti-spoofing", "--resync-seconds", "600"];
+    let agent = machine.agent_with(&arguments, &NO_TABLE_OWNER);
     let table = || machine.host.output("nft", &["list", "table", "bridge", "knit"]).unwrap();
     let handle = || {
         let listed = machine.host.output("nft", &["-a", "list", "table", "bridge", "knit"]).unwrap();

@@ -23,6 +23,7 @@ const FEATURES: &[&str] = &[
     "nftables-inet",
     "nftables-bridge",
     "nftables-netdev",
+    "nftables-owner",
     "tbf",
     "htb",
     "fq",

@@ -1,4 +1,4 @@
-//! A start of an agent that finds everything as it was: it writes nothing to the kernel.
+//! A start of an agent that finds everything as it was: it writes nothing to the kernel, and only takes over its nftables tables.
 
 use std::fs;
 use std::thread::sleep;
@@ -35,7 +35,7 @@ fn notifications(machine: &Machine, work: impl FnOnce()) -> String {
 }
 
 #[test]
-fn an_agent_with_nothing_to_change_writes_nothing() {
+fn an_agent_with_nothing_to_change_only_takes_over_its_tables() {
     let machine = Machine::new("quiet-restart");
     let pod = machine.testbed.pod("one");
     let arguments = ["--cluster-anti-spoofing"];
@@ -64,7 +64,15 @@ fn an_agent_with_nothing_to_change_writes_nothing() {
         eventually("the agent has its pod", TIMEOUT, || agent.check("sb1").is_empty());
         agent.crash();
     });
-    assert_eq!(seen, "");
+    // It becomes the owner of its tables.
+    let is_takeover = |line: &&str| line.starts_with("add table ") || line.starts_with("# new generation ");
+    let (takeovers, changes): (Vec<&str>, Vec<&str>) = seen.lines().partition(is_takeover);
+    assert_eq!(changes, [""; 0], "{seen}");
+    let tables: Vec<&str> = takeovers.into_iter().filter(|line| line.starts_with("add table ")).collect();
+    assert_eq!(tables.len(), 2, "{seen}");
+    for table in ["add table inet knit", "add table bridge knit"] {
+        assert!(tables.iter().any(|line| line.starts_with(table)), "{seen}");
+    }
     host.assert_unchanged(&machine.host);
     inside.assert_unchanged(pod.namespace());
 

@@ -19,6 +19,7 @@ use knit_engine::policies::PolicyEvent;
 use knit_engine::{CallId, CallResult, Effect, Event, Record, Unit};
 use knit_kernel::fault::FaultInjector;
 use knit_kernel::memory;
+use knit_kernel::nft::TableOwner;
 use knit_model::problem::{Problem, Reason};
 use tokio::sync::{broadcast, mpsc, watch};
 
@@ -118,8 +119,11 @@ pub(super) fn run(
 ) {
     let mut pool: Option<ExecutorPool> = None;
     let mut faults = faults;
+    // The executors keep the tables of the packet filter while the node is opened again.
+    let has_owner = faults.as_ref().is_none_or(|faults| !faults.lacks_table_owner());
+    let tables = if has_owner { TableOwner::of_agent() } else { TableOwner::default() };
     for incarnation in 0.. {
-        let opened = open(&options, faults.take()).and_then(|node| {
+        let opened = open(&options, faults.take(), tables.clone()).and_then(|node| {
             if pool.is_none() {
                 let executors =
                     (0..options.executors).map(|_| node.another_executor()).collect::<Result<Vec<_>>>()?;
@@ -157,14 +161,19 @@ pub(super) fn run(
     }
 }
 
-fn open(options: &Options, faults: Option<Box<dyn FaultInjector + Send>>) -> Result<Node> {
+fn open(
+    options: &Options,
+    faults: Option<Box<dyn FaultInjector + Send>>,
+    tables: TableOwner,
+) -> Result<Node> {
     let open_recorder = || {
         let limits = options.recent_recording.limits();
         Recorder::open(options.record.as_deref(), &options.state_dir, limits)
     };
     let (secrets, executor) = (options.secrets.clone(), options.executor.as_ref());
     let ranges = options.tenant_ranges.clone();
-    let (mut node, notes) = Node::open_with(&options.state_dir, secrets, open_recorder, executor, ranges)?;
+    let opened = Node::open_with(&options.state_dir, secrets, open_recorder, executor, ranges, tables);
+    let (mut node, notes) = opened?;
     for note in notes {
         tracing::warn!("{note}");
     }
@@ -174,7 +183,23 @@ fn open(options: &Options, faults: Option<Box<dyn FaultInjector + Send>>) -> Res
     if let Some(faults) = faults {
         node.set_faults(faults);
     }
+    if claim_tables(&mut node) == Some(false) {
+        tracing::warn!(
+            "this kernel has no owners of nftables tables (Linux 6.9): other programs can change Knit's; changes are \
+             repaired when the kernel reports them"
+        );
+    }
     Ok(node)
+}
+
+/// Takes over the tables of the packet filter. False: the kernel has no owners of tables. If it fails the agent works, and each change
+/// of the tables tries again.
+fn claim_tables(node: &mut Node) -> Option<bool> {
+    node.claim_tables()
+        .inspect_err(|why| {
+            tracing::warn!(error = %why, "cannot take over the packet filter: other programs can change it");
+        })
+        .ok()
 }
 
 /// Rejects all calls until it is time for another try and no work is in flight. Returns whether the daemon is to stop.
@@ -463,6 +488,7 @@ impl<'a> EventLoop<'a> {
         }
         if now >= self.resync_at {
             self.resync_at = now + self.options.resync_interval;
+            claim_tables(&mut self.node);
             self.unit_log.compared = self.node.state().settled().cloned().collect();
             self.deferred_delete_at.get_or_insert(now + DEFERRED_DELETE_DELAY);
             if now < self.whole_resync_at {

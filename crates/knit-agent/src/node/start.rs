@@ -10,6 +10,7 @@ use knit_engine::event::ChangeEnded;
 use knit_engine::recording::NewEntry;
 use knit_engine::{Event, Record, Settings, State, Unit, tenant_ranges};
 use knit_kernel::netns::allow_netns_switch;
+use knit_kernel::nft::TableOwner;
 use knit_kernel::{Netns, memory};
 use knit_model::{IfName, Route, Scope, ScopeState};
 use knit_store::{EntryKind, Format, Journal, OpenedJournal, Options, RecoveryFinding};
@@ -58,17 +59,19 @@ impl Node {
     /// runtime.
     pub fn open(folder: &Path) -> Result<(Self, Vec<String>)> {
         // Without an agent all objects are those of a local root user, who may add any address.
-        Self::open_with(folder, None, || Ok(None), None, tenant_ranges::all_addresses().to_vec())
+        let ranges = tenant_ranges::all_addresses().to_vec();
+        Self::open_with(folder, None, || Ok(None), None, ranges, TableOwner::default())
     }
 
     /// The same, with Secrets from an API server, a recording of the engine's inputs, which is opened while the directory is locked,
-    /// another executor than the kernel's, and the ranges that are open to tenants.
+    /// another executor than the kernel's, the ranges that are open to tenants, and the owner of the tables of the packet filter.
     pub(crate) fn open_with(
         folder: &Path,
         secrets: Option<Arc<ApiSecrets>>,
         open_recorder: impl FnOnce() -> Result<Option<Recorder>>,
         executor: Option<&ExecutorSource>,
         tenant_ranges: Vec<IpNet>,
+        tables: TableOwner,
     ) -> Result<(Self, Vec<String>)> {
         let options = Options { format: FORMAT, retained_segments: HISTORY_SEGMENTS };
         let opened = Journal::<Record, State>::open(folder, options);
@@ -83,7 +86,8 @@ impl Node {
             None => {
                 allow_netns_switch()?;
                 let (keys, faults) = (Arc::clone(&keys), Arc::clone(&faults));
-                Box::new(KernelExecutor::new(Netns::current()?, sandboxes::boot_id()?, keys, faults)?)
+                let (host, boot) = (Netns::current()?, sandboxes::boot_id()?);
+                Box::new(KernelExecutor::new(host, boot, keys, faults, tables)?)
             }
         };
         let mut node = Self {

@@ -15,11 +15,13 @@ mod policies_on_interfaces;
 mod repair;
 mod services;
 mod shared_definitions;
+mod table_owner;
 mod tunnel_ports;
 
 #[path = "../support"]
 mod support {
     #![allow(dead_code, reason = "shared with the VM tests")]
+    pub mod agent_process;
     pub mod api_objects;
     pub mod api_requests;
     pub mod api_server;

@@ -19,7 +19,7 @@ use crate::kinds::{self, FieldSelection, LinkContext};
 use crate::netlink::constants::RTM_NEWROUTE;
 use crate::netlink::header::LinkHeader;
 use crate::netlink::{Header, Message};
-use crate::nft::{self, FilterError};
+use crate::nft::FilterError;
 
 /// How often a route is sent again whose gateway the kernel does not find yet.
 const GATEWAY_RETRIES: u32 = 4;
@@ -257,9 +257,7 @@ impl<'a, 'r> Transaction<'a, 'r> {
             }
             Pending::Filter(scope, changes) => {
                 let steps = || changes.iter().map(|(step, _)| *step);
-                let fail = |error| Failure { step: changes[0].0, error };
-                let socket = self.session.netfilter(&scope).map_err(fail)?;
-                match nft::apply(socket, changes.iter().map(|(step, change)| (*step, change))) {
+                match self.session.change_filter(&scope, &changes) {
                     Ok(()) => {
                         self.touched.extend(steps());
                         Ok(())

@@ -1,4 +1,4 @@
-//! Probes of nftables: a base chain in a table of each family that Knit uses.
+//! Probes of nftables: a base chain in a table of each family that Knit uses, and owners of tables.
 
 use knit_model::filter::{BaseChain, ChainType, FilterStep, Hook, TableFamily, TableKey};
 use nix::errno::Errno;
@@ -37,7 +37,24 @@ pub const PROBES: &[Probe] = &[
     })
     .module("nf_tables")
     .needed_for("anti-spoofing on a pod's link"),
+    Probe::new(
+        "nftables-owner",
+        "nftables tables with an owner that outlive it (Linux 6.9)",
+        Area::Filtering,
+        "CONFIG_NF_TABLES",
+        InScratch(|_| table_owner()),
+    )
+    .module("nf_tables")
+    .needed_for("rules of policies that no other program can remove"),
 ];
+
+fn table_owner() -> Finding {
+    match Socket::open(Protocol::Netfilter).and_then(|mut socket| nft::supports_owner(&mut socket)) {
+        Ok(true) => Finding::Present,
+        Ok(false) | Err(Error::Unsupported { .. }) => Finding::Absent,
+        Err(error) => Finding::of(Err(error), &[Errno::EPROTONOSUPPORT]),
+    }
+}
 
 /// A table alone is accepted for any family; only a base chain shows that the family is supported.
 fn base_chain(family: TableFamily) -> Finding {

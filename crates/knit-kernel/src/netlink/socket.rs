@@ -9,8 +9,8 @@ use std::{io, mem};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, connect, recv, send, setsockopt,
-    socket, sockopt,
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, connect, getsockname, recv, send,
+    setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
 
@@ -96,6 +96,13 @@ impl Socket {
     pub fn netns_cookie(&self) -> Result<u64> {
         sys::netns_cookie(self.fd.as_fd())
             .map_err(|error| Error::system("netlink socket", "read the namespace cookie", error))
+    }
+
+    /// The number that identifies the socket among those of its protocol and namespace.
+    pub(crate) fn port_id(&self) -> Result<u32> {
+        getsockname::<NetlinkAddr>(self.fd.as_raw_fd())
+            .map(|address| address.pid())
+            .map_err(|errno| Error::system("netlink socket", "read its port number", errno))
     }
 
     /// The index of a link that should exist; `None` if it does not. Cheaper than a netlink request.

@@ -27,6 +27,26 @@ impl Socket {
         context: impl Into<Context>,
         messages: &[impl Borrow<Message>],
     ) -> Result<(), TransactionError> {
+        self.send_transaction(subsystem, context, messages, true)
+    }
+
+    /// Whether the kernel accepts a transaction. Without the message that ends it, it is checked and not applied.
+    pub(crate) fn check_transaction(
+        &mut self,
+        subsystem: u16,
+        context: impl Into<Context>,
+        messages: &[impl Borrow<Message>],
+    ) -> Result<(), TransactionError> {
+        self.send_transaction(subsystem, context, messages, false)
+    }
+
+    fn send_transaction(
+        &mut self,
+        subsystem: u16,
+        context: impl Into<Context>,
+        messages: &[impl Borrow<Message>],
+        commits: bool,
+    ) -> Result<(), TransactionError> {
         let context = context.into();
         let whole = |error| TransactionError { index: None, error };
         let Some(last) = messages.len().checked_sub(1) else { return Ok(()) };
@@ -47,8 +67,10 @@ impl Socket {
             // Errors are reported in order without a request: the acknowledgement of the last message covers all.
             message.append_to(&mut datagram, sequence, if index == last { NLM_F_ACK } else { 0 });
         }
-        let end = first_sequence + messages.len() as u32 + 1;
-        delimiter(NFNL_MSG_BATCH_END).append_to(&mut datagram, end, 0);
+        if commits {
+            let end = first_sequence + messages.len() as u32 + 1;
+            delimiter(NFNL_MSG_BATCH_END).append_to(&mut datagram, end, 0);
+        }
         self.reserve_send_buffer(datagram.len()).map_err(whole)?;
         self.send(&datagram, &context).map_err(whole)?;
 

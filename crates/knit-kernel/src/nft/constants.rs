@@ -26,6 +26,10 @@ pub const NFT_MSG_DELOBJ: u16 = 20;
 
 // Tables, chains, rules, objects
 pub const NFTA_TABLE_NAME: u16 = 1;
+pub const NFTA_TABLE_FLAGS: u16 = 2;
+pub const NFTA_TABLE_OWNER: u16 = 7;
+pub const NFT_TABLE_F_OWNER: u32 = 0x2;
+pub const NFT_TABLE_F_PERSIST: u32 = 0x4;
 pub const NFTA_CHAIN_TABLE: u16 = 1;
 pub const NFTA_CHAIN_NAME: u16 = 3;
 pub const NFTA_CHAIN_HOOK: u16 = 4;

@@ -17,9 +17,12 @@ const ELEMENTS_PER_MESSAGE: usize = 400;
 /// Type of a rule's comment in its userdata, as the `nft` program writes it.
 pub(super) const COMMENT: u8 = 0;
 
-/// The messages for these steps, each with the number of its step.
-pub(super) fn messages<'a>(steps: impl IntoIterator<Item = (usize, &'a FilterStep)>) -> Vec<FilterMessage> {
-    let mut encoder = Encoder { messages: Vec::new(), elements: Vec::new(), next_set: 1 };
+/// The messages for these steps, each with the number of its step. New tables have these flags.
+pub(super) fn messages<'a>(
+    steps: impl IntoIterator<Item = (usize, &'a FilterStep)>,
+    table_flags: u32,
+) -> Vec<FilterMessage> {
+    let mut encoder = Encoder { messages: Vec::new(), elements: Vec::new(), next_set: 1, table_flags };
     for (step, what) in steps {
         encoder.step(step, what);
     }
@@ -32,6 +35,7 @@ struct Encoder<'a> {
     /// Elements to add to one set, which share messages.
     elements: Vec<(usize, &'a ElementKey, &'a ElementData)>,
     next_set: u32,
+    table_flags: u32,
 }
 
 impl<'a> Encoder<'a> {
@@ -49,7 +53,7 @@ impl<'a> Encoder<'a> {
         self.flush();
         match what {
             FilterStep::AddTable(table) => {
-                self.push(step, message(table, NFT_MSG_NEWTABLE, NLM_F_CREATE, format!("add table {table}")));
+                self.push(step, new_table(table, self.table_flags, format!("add table {table}")));
             }
             FilterStep::RemoveTable(table) => {
                 self.push_removal(step, message(table, NFT_MSG_DELTABLE, 0, format!("remove table {table}")));
@@ -198,6 +202,15 @@ fn elements(kind: u16, list: &[(usize, &ElementKey, &ElementData)]) -> Message {
 /// A request for one element.
 pub(super) fn get_element(key: &ElementKey) -> Message {
     elements(NFT_MSG_GETSETELEM, &[(0, key, &ElementData::Key)])
+}
+
+/// Creates a table, or changes the flags of an existing one.
+pub(super) fn new_table(table: &TableKey, flags: u32, context: String) -> Message {
+    let mut message = message(table, NFT_MSG_NEWTABLE, NLM_F_CREATE, context);
+    if flags != 0 {
+        message.put_be32(NFTA_TABLE_FLAGS, flags);
+    }
+    message
 }
 
 /// Begins a message. The attribute of the table's name has the same number in all messages.

@@ -26,6 +26,7 @@ mod random;
 mod redirect;
 mod redirect_nodes;
 mod services;
+mod table_owner;
 mod unsupported_kinds;
 
 /// Runs before each test node is created. Network namespaces need no preparation.

@@ -1,6 +1,7 @@
 //! Normalizes `nft -s list ruleset` into lines with their full path.
 //!
-//! The order of rules is kept. The order of tables and of set elements is not: it depends on the history.
+//! The order of rules is kept. The order of tables and of set elements is not: it depends on the history. The owner of a table is left
+//! out: it is a process, which may end without any change of the table.
 
 use super::Line;
 
@@ -8,6 +9,7 @@ use super::Line;
 pub(super) fn lines(ruleset: &str) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut blocks: Vec<String> = Vec::new();
+    let ruleset = without_table_owners(ruleset);
     let mut text = ruleset.lines().map(str::trim).filter(|line| !line.is_empty());
     while let Some(line) = text.next() {
         if let Some(first) = line.strip_prefix("elements = {") {
@@ -33,6 +35,16 @@ pub(super) fn lines(ruleset: &str) -> Vec<Line> {
     }
     lines.sort_by(|a, b| a.subject.cmp(&b.subject));
     lines
+}
+
+/// A listing of `nft` without the owners of tables: the flags of tables, and the name of the owner's program.
+pub fn without_table_owners(listing: &str) -> String {
+    let is_flags = |line: &str| {
+        let flags = line.strip_prefix("\tflags ");
+        flags.is_some_and(|flags| flags.split(',').all(|flag| matches!(flag, "" | "owner" | "persist")))
+    };
+    let lines = listing.lines().filter(|line| !is_flags(line));
+    lines.map(|line| format!("{}\n", line.split(" # progname ").next().unwrap_or(line))).collect()
 }
 
 fn with_path(blocks: &[String], line: &str) -> Line {
@@ -85,6 +97,17 @@ table ip a {
                 "table ip a",
             ]
         );
+    }
+
+    #[test]
+    fn the_owner_of_a_table_is_left_out() {
+        let owned = RULESET.replacen("knit {\n", "knit { # progname knit\n\tflags owner\n", 1);
+        assert_eq!(without_table_owners(&owned), RULESET);
+        assert_eq!(lines(&owned), lines(RULESET));
+        let orphan = RULESET.replacen("knit {\n", "knit {\n\tflags \n", 1);
+        assert_eq!(without_table_owners(&orphan), RULESET);
+        let set = "\t\tflags interval\n";
+        assert_eq!(without_table_owners(set), set);
     }
 
     #[test]

@@ -79,7 +79,7 @@ fn without_own_tables(ruleset: &str) -> String {
     let mut is_own = false;
     let mut kept = String::new();
     for line in ruleset.lines() {
-        is_own |= line.starts_with("table ") && line.ends_with(" knit {");
+        is_own |= line.starts_with("table ") && line.contains(" knit {");
         if !is_own {
             kept.push_str(line);
             kept.push('\n');

@@ -141,7 +141,7 @@ impl Machine {
         let ruleset = self.host.output("nft", &["list", "ruleset"]).unwrap();
         let tables = ruleset.split_inclusive("\n}\n").filter(|table| {
             let title = table.lines().next().unwrap_or_default();
-            !title.ends_with(" knit {")
+            !title.contains(" knit {")
         });
         let rules = self.host.ip(&["rule"]) + &self.host.ip(&["-6", "rule"]);
         let rules: String = rules.lines().filter(|rule| !rule.contains("lookup 7500")).collect();
