@@ -188,6 +188,7 @@ fn capability_set(names: &[String]) -> CapabilitySet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     #[test]
     fn the_container_is_that_of_the_manifests() {
@@ -198,7 +199,7 @@ mod tests {
         let sysctls = ("KNIT_SYSCTL_DIR".to_owned(), "/host/proc/sys".to_owned());
         assert!(beside.environment.contains(&sysctls), "{:?}", beside.environment);
         let find = |container: &Container, place: &str| {
-            container.mounts.iter().find(|mount| mount.place == PathBuf::from(place)).cloned()
+            container.mounts.iter().find(|mount| mount.place == Path::new(place)).cloned()
         };
         let devices = find(&beside, "/dev/net").unwrap();
         assert!(devices.is_read_only && devices.host_path == Some("/dev/net".into()), "{devices:?}");
@@ -211,13 +212,13 @@ mod tests {
         let beside = Container::parse(manifest::pod_spec(Deployed::Beside));
         assert_eq!(primary.capabilities, beside.capabilities);
         assert!(beside.mounts.iter().all(|mount| primary.mounts.contains(mount)));
-        let config = primary.mounts.iter().find(|mount| mount.place == PathBuf::from("/etc/knit")).unwrap();
+        let config = primary.mounts.iter().find(|mount| mount.place == Path::new("/etc/knit")).unwrap();
         assert!(config.is_read_only && config.host_path.is_none(), "{config:?}");
         let profiles = primary.environment.iter().filter(|(name, _)| name == "KNIT_PROFILE");
         assert_eq!(profiles.map(|(_, value)| value.as_str()).collect::<Vec<_>>(), ["primary"]);
         let attachments = Container::parse(manifest::pod_spec(Deployed::PrimaryWithAttachments));
         assert_eq!(attachments.capabilities, primary.capabilities | CapabilitySet::DAC_OVERRIDE);
-        let plugins = attachments.mounts.iter().filter(|mount| mount.place == PathBuf::from("/opt/cni/bin"));
+        let plugins = attachments.mounts.iter().filter(|mount| mount.place == Path::new("/opt/cni/bin"));
         assert_eq!(plugins.count(), 1, "the mount with the same place is replaced");
     }
 

@@ -65,9 +65,9 @@ pub(super) fn enter(container: &Container, directory: &Path, extra: &[ExtraMount
 
 /// `/proc`, `/sys` and `/dev`. The container is in the network namespace and the PID namespace of its node.
 fn kernel_files() -> io::Result<()> {
-    new(&folder("/proc")?, "proc", KERNEL_FILES, None)?;
-    new(&folder("/sys")?, "sysfs", KERNEL_FILES | MsFlags::MS_RDONLY, None)?;
-    new(&folder("/dev")?, "tmpfs", MsFlags::MS_NOSUID, Some("mode=755"))?;
+    new(folder("/proc")?, "proc", KERNEL_FILES, None)?;
+    new(folder("/sys")?, "sysfs", KERNEL_FILES | MsFlags::MS_RDONLY, None)?;
+    new(folder("/dev")?, "tmpfs", MsFlags::MS_NOSUID, Some("mode=755"))?;
     for device in DEVICES.map(|name| Path::new("/dev").join(name)) {
         bind(&device, &device)?;
     }
@@ -77,7 +77,7 @@ fn kernel_files() -> io::Result<()> {
     }
     for path in MASKED_PATHS.map(Path::new).into_iter().filter(|path| path.exists()) {
         if path.is_dir() {
-            new(&inside(path), "tmpfs", MsFlags::MS_RDONLY, None)?;
+            new(inside(path), "tmpfs", MsFlags::MS_RDONLY, None)?;
         } else {
             bind(Path::new("/dev/null"), path)?;
         }
