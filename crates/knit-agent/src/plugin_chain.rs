@@ -2,6 +2,7 @@
 
 mod config;
 mod plugin;
+mod writable_sysctls;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -62,6 +62,8 @@
 //! There `/run/netns` belongs to another user, so the testbed mounts its own tmpfs over it, or over `/run` if
 //! `/run/netns` does not exist. The machine does not see that mount.
 
+mod confinement;
+mod deployment;
 mod dump;
 mod echo;
 mod error;
@@ -80,6 +82,8 @@ mod testbed;
 
 use std::time::{Duration, Instant};
 
+pub use confinement::Confinement;
+pub use deployment::Deployed;
 pub use dump::{Dump, without_table_owners};
 pub use echo::EchoServer;
 pub use error::Error;

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
+use crate::deployment::Deployed;
 use crate::echo::EchoServer;
 use crate::holders::{Holder, Identity};
 use crate::process::Process;
@@ -92,6 +93,23 @@ impl Namespace {
     #[track_caller]
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         self.try_run(work).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// As [`run`](Self::run), with the capabilities and the seccomp filter of the deployed agent: for tests that call its
+    /// library. Threads that `work` starts have them, too. Programs are confined by [`Confinement`](crate::Confinement).
+    #[track_caller]
+    pub fn run_as_agent<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        self.run_as(Deployed::Primary, work)
+    }
+
+    /// As [`run_as_agent`](Self::run_as_agent), with other manifests.
+    #[track_caller]
+    pub fn run_as<T: Send>(&self, deployed: Deployed, work: impl FnOnce() -> T + Send) -> T {
+        self.run(|| {
+            crate::confinement::restrict_thread(deployed)
+                .unwrap_or_else(|error| panic!("cannot take privileges from a thread: {error}"));
+            work()
+        })
     }
 
     pub(crate) fn try_run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use crate::support::agent::{Agent, Machine, netns};
-use crate::support::chain::{attach_to_legacy, bridge, configure, leases};
+use crate::support::chain::{agent_with_plugins, attach_to_legacy, bridge, configure, leases};
 use crate::support::cni::CniCall;
 use knit_kni::{Error, v1};
 use knit_testbed::{Dump, Pod, eventually};
@@ -46,7 +46,7 @@ fn interfaces_of_chained_plugins_are_tracked_and_removed() {
     let machine = Machine::new("chain-bridge");
     let pod = machine.testbed.pod("one");
     let flag = configure(&machine, &bridge(&machine));
-    let agent = machine.agent_with(&[&flag], &[]);
+    let agent = agent_with_plugins(&machine, &[&flag]);
     let inside = Dump::settled(pod.namespace());
     agent.try_attach(attach_pod_to_legacy("sb1", &pod, "net1")).unwrap();
     let known = agent.pod("sb1").unwrap();
@@ -75,11 +75,38 @@ fn interfaces_of_chained_plugins_are_tracked_and_removed() {
 }
 
 #[test]
+fn tuning_sets_network_sysctls_although_those_of_the_container_are_read_only() {
+    let machine = Machine::new("chain-tuning");
+    let pod = machine.testbed.pod("one");
+    let mut plugins = bridge(&machine);
+    let sysctls = json!({"net.ipv4.conf.net1.arp_notify": "1"});
+    plugins.as_array_mut().unwrap().push(json!({"type": "tuning", "sysctl": sysctls}));
+    let flag = configure(&machine, &plugins);
+    let agent = agent_with_plugins(&machine, &[&flag]);
+    agent.try_attach(attach_pod_to_legacy("sb1", &pod, "net1")).unwrap();
+    assert_eq!(pod.sysctl("net.ipv4.conf.net1.arp_notify").unwrap(), "1");
+    agent.delete("sb1");
+    agent.stop();
+}
+
+#[test]
+fn a_plugin_cannot_write_other_sysctls() {
+    let machine = Machine::new("chain-sysctls");
+    let pod = machine.testbed.pod("one");
+    let write = "{ cat /proc/sys/kernel/core_pattern > /proc/sys/kernel/core_pattern; } 2>&1 && exit 0";
+    let flag = configure(&machine, &script(&machine, &format!("{write}; exit 1")));
+    let agent = agent_with_plugins(&machine, &[&flag]);
+    let error = agent.try_attach(attach_pod_to_legacy("sb1", &pod, "net1")).unwrap_err();
+    assert!(error.to_string().contains("exit status: 1"), "{error}");
+    agent.stop();
+}
+
+#[test]
 fn plugin_networks_work_through_cni_and_gc() {
     let machine = Machine::new("chain-shim");
     let pods = ["one", "two"].map(|name| machine.testbed.pod(name));
     let flag = configure(&machine, &bridge(&machine));
-    let agent = machine.agent_with(&[&flag], &[]);
+    let agent = agent_with_plugins(&machine, &[&flag]);
     let add = |id: &str, pod| CniCall::new(&machine, "ADD", id, &netns(pod)).with("network", "legacy");
     let result = add("c1", &pods[0]).succeeded();
     assert_eq!(result["ips"][0]["address"], "10.89.0.2/24", "{result}");
@@ -97,7 +124,7 @@ fn plugin_networks_work_through_cni_and_gc() {
 fn del_runs_when_a_netns_disappears() {
     let machine = Machine::new("chain-gone");
     let flag = configure(&machine, &bridge(&machine));
-    let agent = machine.agent_with(&[&flag, "--sandbox-check-seconds", "1"], &[]);
+    let agent = agent_with_plugins(&machine, &[&flag, "--sandbox-check-seconds", "1"]);
     let mut holder = std::process::Command::new("unshare").args(["--net", "sleep", "1000"]).spawn().unwrap();
     let path = format!("/proc/{}/ns/net", holder.id());
     let own = fs::read_link("/proc/self/ns/net").unwrap();
@@ -122,7 +149,7 @@ fn plugin_errors_are_reported_and_rolled_back() {
 echo '{"code": 77, "msg": "no luck today"}'; exit 1"#,
         ),
     );
-    let agent = machine.agent_with(&[&flag], &[]);
+    let agent = agent_with_plugins(&machine, &[&flag]);
     let error = agent.try_attach(attach_pod_to_legacy("sb1", &pod, "eth0")).unwrap_err();
     let Error::Status { message, .. } = &error else { panic!("{error}") };
     for word in ["legacy", "scripted", "77", "no luck today"] {
@@ -137,7 +164,7 @@ fn a_hanging_plugin_is_killed_and_blocks_no_other_call() {
     let machine = Machine::new("chain-hangs");
     let pods = ["one", "two"].map(|name| machine.testbed.pod(name));
     let flag = configure(&machine, &script(&machine, "[ $CNI_COMMAND = DEL ] || sleep 100"));
-    let agent = machine.agent_with(&[&flag], &[]);
+    let agent = agent_with_plugins(&machine, &[&flag]);
     std::thread::scope(|scope| {
         let hung =
             scope.spawn(|| agent.try_attach(attach_pod_to_legacy("sb1", &pods[0], "eth0")).unwrap_err());
@@ -156,7 +183,7 @@ fn an_agent_killed_during_add_runs_del_after_its_restart() {
     let machine = Machine::new("chain-kill");
     let pod = machine.testbed.pod("one");
     let flag = configure(&machine, &script(&machine, "[ $CNI_COMMAND = DEL ] || sleep 1"));
-    let agent = machine.agent_with(&[&flag], &[]);
+    let agent = agent_with_plugins(&machine, &[&flag]);
     std::thread::scope(|scope| {
         let socket = agent.socket();
         let request = attach_pod_to_legacy("sb1", &pod, "eth0");
@@ -169,7 +196,7 @@ fn an_agent_killed_during_add_runs_del_after_its_restart() {
         agent.crash();
         assert!(cut.join().unwrap());
     });
-    let agent = machine.agent_with(&[&flag], &[]);
+    let agent = agent_with_plugins(&machine, &[&flag]);
     eventually("the plugin is called", TIMEOUT, || recorded_calls(&machine) == ["ADD eth0", "DEL eth0"]);
     eventually("the pod is unknown", TIMEOUT, || agent.pod("sb1").is_none());
 }
@@ -185,7 +212,7 @@ fn a_failed_del_is_reported_and_retried() {
         stop.display()
     );
     let flag = configure(&machine, &script(&machine, &what));
-    let agent = machine.agent_with(&[&flag, "--resync-seconds", "1"], &[]);
+    let agent = agent_with_plugins(&machine, &[&flag, "--resync-seconds", "1"]);
     agent.try_attach(attach_pod_to_legacy("sb1", &pod, "eth0")).unwrap();
     let request = v1::DetachRequest {
         pod: Some(crate::support::agent::reference("sb1")),
@@ -205,7 +232,7 @@ fn ranges_and_device_reach_plugins_with_the_capability() {
     let mut plugins = script(&machine, "[ $CNI_COMMAND = ADD ] && echo '{}'; exit 0");
     plugins[0]["capabilities"] = json!({ "ipRanges": true, "deviceID": true });
     let flag = configure(&machine, &plugins);
-    let _agent = machine.agent_with(&[&flag], &[]);
+    let _agent = agent_with_plugins(&machine, &[&flag]);
     // Only the plugin validates them: Knit has neither the range nor the device.
     let ranges = json!([[{"subnet": "10.89.0.0/24", "rangeStart": "10.89.0.9", "gateway": "10.89.0.1"}]]);
     let requested = json!({ "ipRanges": ranges, "deviceID": "0000:7f:1f.6" });

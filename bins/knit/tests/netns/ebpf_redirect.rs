@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::support::agent::{Machine, attach, netns};
+use crate::support::agent::{Machine, attach, folder, netns};
 use crate::support::frames::{Wire, mac, packet};
 use knit_kernel::Netns;
 use knit_kernel::redirect::{Redirect, RedirectSpec};
@@ -181,7 +181,9 @@ fn a_pod_with_a_bandwidth_limit_uses_the_bridge() {
 fn without_bpffs_the_bridge_is_used_and_this_is_reported() {
     let host = Host::new("agent-redirect-lacks");
     let (one, two) = (host.machine.testbed.pod("one"), host.machine.testbed.pod("two"));
-    let agent = host.machine.agent_with_mounts("mount -t tmpfs tmpfs /sys/fs/bpf", &AGENT_FLAGS);
+    let directory = folder(&host.machine.path("no-bpffs"));
+    let confinement = host.machine.confinement().bind(directory, "/sys/fs/bpf");
+    let agent = host.machine.confined_agent(&confinement, &AGENT_FLAGS, &[]);
     agent.attach("sb1", &one);
     agent.attach("sb2", &two);
     two.tcp_echo(TARGET);

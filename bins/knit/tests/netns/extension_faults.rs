@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::support::agent::{Agent, Machine, attach, netns, ports};
-use crate::support::chain::{attach_to_legacy, bridge, configure, leases};
+use crate::support::chain::{attach_to_legacy, bridge, configure, confinement_with_plugins, leases};
 use crate::support::extension::{Extension, get};
 use knit_testbed::{Dump, eventually};
 
@@ -52,7 +52,8 @@ fn killed_at_every_fault_point(test: &str, fault: &str, interface: Interface, th
         Interface::Own => attach("sb1", &netns(&pod)),
         Interface::Plugins => attach_to_legacy("sb1", &netns(&pod), "eth0"),
     };
-    let agent = machine.agent_with(&[&flag], &[]);
+    let confinement = confinement_with_plugins(&machine);
+    let agent = machine.confined_agent(&confinement, &[&flag], &[]);
     // The bridge of the plugin is not removed.
     agent.try_attach(request()).unwrap();
     agent.delete("sb1");
@@ -63,14 +64,14 @@ fn killed_at_every_fault_point(test: &str, fault: &str, interface: Interface, th
     agent.crash();
     let (mut cut_attaches, mut cut_deletes) = (0, 0);
     for point in 0..MOST {
-        let mut agent = machine.spawn(&[&flag], &[(fault, &point.to_string())]);
+        let mut agent = machine.spawn_confined(&confinement, &[&flag], &[(fault, &point.to_string())]);
         let answered = is_up(&agent) && try_attach(&agent, request());
         if answered {
             assert_eq!(extension.active(), ["sb1/eth0"], "{fault} {point}");
         }
         let finished = answered && (!then_delete || try_delete(&agent));
         agent.kill();
-        let agent = machine.agent_with(&[&flag], &[]);
+        let agent = machine.confined_agent(&confinement, &[&flag], &[]);
         eventually("no notification is pending", Duration::from_secs(10), || pending(&agent) == 0);
         let there = agent.pod("sb1").filter(|pod| !pod.interfaces.is_empty());
         assert!(there.is_some() || !answered || then_delete, "{fault} {point}: an answered attach is gone");

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::agent::{Machine, addresses, attach, netns, ports, runtime};
-use crate::support::chain::{attach_to_legacy, bridge, configure, leases};
+use crate::support::chain::{agent_with_plugins, attach_to_legacy, bridge, configure, leases};
 use crate::support::extension::{Extension, deregister, get, register};
 use knit_kni::kni::knix_plugin_manager_client::KnixPluginManagerClient;
 use knit_kni::{Client, Reason, kni, v1};
@@ -356,7 +356,7 @@ fn on_plugin_networks_extensions_are_called_around_add_and_del() {
     let machine = Machine::new("ext-chain");
     let pod = machine.testbed.pod("one");
     let flag = configure(&machine, &bridge(&machine));
-    let agent = machine.agent_with(&[&flag], &[]);
+    let agent = agent_with_plugins(&machine, &[&flag]);
     let mut extension = Extension::start(machine.folder.path(), "mesh");
     extension.register(&agent);
     let inside = Dump::settled(pod.namespace());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::agent::{Machine, addresses, attach, netns, ports, reference};
 use knit_kni::{Reason, v1};
-use knit_testbed::{Dump, Testbed, eventually};
+use knit_testbed::{Confinement, Dump, Testbed, eventually};
 
 /// An upper bound of the steps of an attach.
 const MAX_STEPS: usize = 40;
@@ -177,7 +177,8 @@ fn a_failed_repair_is_retried() {
 fn a_reboot_leaves_no_stale_lease_link_or_file() {
     let machine = Machine::new("errors-boot");
     let pod = machine.testbed.pod("one");
-    let agent = machine.agent();
+    // A service of the machine: a container cannot mount a new network namespace where the machine sees it.
+    let agent = machine.confined_agent(&Confinement::none(), &[], &[]);
     agent.attach("sb1", &pod);
     let tap = v1::Isolation { domain: Some(v1::isolation::Domain::Tap(v1::Tap::default())) };
     let mut request = attach("vm", "");

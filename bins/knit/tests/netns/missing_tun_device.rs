@@ -3,9 +3,10 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::support::agent::Machine;
+use crate::support::agent::{Machine, folder};
 use crate::support::machine::CommandOutput;
 use knit_testbed::eventually;
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
 /// A tap and an interface of another kind for the same pod.
 const OBJECTS: &str = "{apiVersion: podnetwork.opdev.io/v1alpha1, kind: Tap, metadata: {name: vm}, spec: {
@@ -14,26 +15,27 @@ const OBJECTS: &str = "{apiVersion: podnetwork.opdev.io/v1alpha1, kind: Tap, met
 {apiVersion: podnetwork.opdev.io/v1alpha1, kind: Veth, metadata: {name: net}, spec: {
     selector: {matchLabels: {app: x}}, interfaceName: net1, master: br1, cidr: 10.1.0.0/24}}";
 
-/// How the device is hidden, the expected message, and how it is restored.
-const WITHOUT: [(&str, &str, &str); 2] = [
-    (
-        "mount -t tmpfs tmpfs /dev/net",
-        "this kernel has no tap (/dev/net/tun does not exist",
-        "mknod /dev/net/tun c 10 200",
-    ),
-    (
-        "mount -t tmpfs -o nodev tmpfs /dev/net && mknod /dev/net/tun c 10 200",
-        "no permission to open /dev/net/tun",
-        "mount -o remount,dev /dev/net",
-    ),
-];
-
 #[test]
 fn a_missing_or_denied_tun_device_is_reported_once_and_other_interfaces_are_created() {
-    for (number, (mounts, expected, comes)) in WITHOUT.into_iter().enumerate() {
+    for (number, (is_missing, expected)) in [
+        (true, "this kernel has no tap (/dev/net/tun does not exist"),
+        (false, "no permission to open /dev/net/tun"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
         let machine = Machine::new(&format!("devices-{number}"));
         let pod = machine.testbed.pod("one");
-        let agent = machine.agent_with_mounts(mounts, &["--resync-seconds", "1"]);
+        let devices = folder(&machine.path("devices"));
+        let create = || mknod(&devices.join("tun"), SFlag::S_IFCHR, Mode::all(), makedev(10, 200)).unwrap();
+        let confinement = machine.confinement().with_programs();
+        let confinement = if is_missing {
+            confinement.bind(&devices, "/dev/net")
+        } else {
+            create();
+            confinement.bind_nodev(&devices, "/dev/net")
+        };
+        let agent = machine.confined_agent(&confinement, &["--resync-seconds", "1"], &[]);
         let knit = |arguments: &[&str]| {
             let mut command = machine.host.command(env!("CARGO_BIN_EXE_knit"));
             command.args(arguments).env("KNIT_KNI_SOCKET", machine.path("kni.sock"));
@@ -59,9 +61,13 @@ fn a_missing_or_denied_tun_device_is_reported_once_and_other_interfaces_are_crea
         eventually("the address is back", Duration::from_secs(10), reaches);
         eventually("it is reported", Duration::from_secs(5), || machine.log().contains("drift repaired"));
 
-        let inside = format!("--mount=/proc/{}/ns/mnt", agent.pid());
-        let come = Command::new("nsenter").args([inside.as_str(), "sh", "-c", comes]).status().unwrap();
-        assert!(come.success());
+        if is_missing {
+            create();
+        } else {
+            let inside = format!("--mount=/proc/{}/ns/mnt", agent.pid());
+            let remount = ["mount", "-o", "remount,bind,dev", "/dev/net"];
+            assert!(Command::new("nsenter").arg(inside).args(remount).status().unwrap().success());
+        }
         eventually("the tap is created", Duration::from_secs(10), || {
             pod.namespace()
                 .output("ip", &["-d", "link", "show", "tap0"])

@@ -11,6 +11,8 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use super::writable_sysctls;
+
 /// Upper bound of a plugin's output, in bytes.
 const MAX_OUTPUT: u64 = 1 << 20;
 /// Longest pause between two checks of a running plugin.
@@ -51,7 +53,7 @@ impl Plugin<'_> {
         command.envs(self.environment.iter().map(|(name, value)| (*name, value)));
         // A process group of its own, so that its children are killed with it.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|why| failed(0, why.to_string()))?;
+        let mut child = writable_sysctls::spawn(&mut command).map_err(|why| failed(0, why.to_string()))?;
         if let Some(mut input) = child.stdin.take() {
             // A plugin that ended early reports the reason itself.
             let _ = input.write_all(config.to_string().as_bytes());

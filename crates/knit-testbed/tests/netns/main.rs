@@ -4,6 +4,7 @@ use std::process::{Command, Output};
 
 use knit_testbed::{Namespace, Testbed};
 
+mod confinement;
 mod dump;
 mod failure;
 mod leftovers;

@@ -8,10 +8,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use knit_kni::{Client, Error, Reason, v1};
-use knit_testbed::{Namespace, Pod, Testbed, eventually};
+use knit_testbed::{Confinement, Deployed, Namespace, Pod, Testbed, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
+
+const KNIT: &str = env!("CARGO_BIN_EXE_knit");
 
 /// A host, and the working directory of its agent.
 pub struct Machine {
@@ -56,8 +58,60 @@ impl Machine {
     }
 
     pub fn agent_with(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Agent<'_> {
+        self.confined_agent(&self.confinement(), arguments, environment)
+    }
+
+    /// Starts an agent with another confinement, without waiting for its readiness.
+    pub fn spawn_confined(
+        &self,
+        confinement: &Confinement,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Agent<'_> {
+        self.spawn_by(confinement, Command::new(KNIT), arguments, environment)
+    }
+
+    /// How the agent's container is deployed: agents of tests are confined like it.
+    pub fn confinement(&self) -> Confinement {
+        self.confinement_as(Deployed::Primary)
+    }
+
+    /// The same with other manifests.
+    pub fn confinement_as(&self, deployed: Deployed) -> Confinement {
+        let binaries = Path::new(KNIT).parent().unwrap();
+        Confinement::new(deployed, self.folder.path()).read_only(binaries)
+    }
+
+    /// Starts an agent as after a reboot, with the boot id in this file.
+    pub fn rebooted(&self, boot_id: &Path) -> Agent<'_> {
+        // Below the directory of sysctls in the container.
+        self.agent_with_bind_mount(boot_id, "/host/proc/sys/kernel/random/boot_id")
+    }
+
+    /// Starts an agent with a bind mount of this file or directory.
+    pub fn agent_with_bind_mount(&self, mine: &Path, place: &str) -> Agent<'_> {
+        self.confined_agent(&self.confinement().bind(mine, place), &[], &[])
+    }
+
+    /// Starts an agent with another confinement and waits until it is ready.
+    pub fn confined_agent(
+        &self,
+        confinement: &Confinement,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Agent<'_> {
         let _ = std::fs::remove_file(self.path("log"));
-        let agent = self.spawn(arguments, environment);
+        self.wait_for(self.spawn_confined(confinement, arguments, environment))
+    }
+
+    /// Starts an agent that may have only this many file descriptors.
+    pub fn agent_with_descriptor_limit(&self, limit: u32) -> Agent<'_> {
+        let mut command = Command::new("/usr/bin/prlimit");
+        command.arg(format!("--nofile={limit}")).arg("--").arg(KNIT);
+        self.wait_for(self.spawn_by(&self.confinement().with_programs(), command, &[], &[]))
+    }
+
+    fn wait_for<'a>(&self, agent: Agent<'a>) -> Agent<'a> {
         eventually("the agent is ready", Duration::from_secs(20), || {
             self.log().contains("ready socket") || !agent.is_running()
         });
@@ -66,39 +120,13 @@ impl Machine {
         agent
     }
 
-    /// Starts an agent without waiting for its readiness.
-    pub fn spawn(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Agent<'_> {
-        self.spawn_by(self.host.command(env!("CARGO_BIN_EXE_knit")), arguments, environment)
-    }
-
-    /// Starts an agent as after a reboot, with the boot id in this file.
-    pub fn rebooted(&self, boot_id: &Path) -> Agent<'_> {
-        self.agent_with_bind_mount(boot_id, "/proc/sys/kernel/random/boot_id")
-    }
-
-    /// Starts an agent with a bind mount of this file or directory.
-    pub fn agent_with_bind_mount(&self, mine: &Path, place: &str) -> Agent<'_> {
-        self.agent_with_mounts(&format!("mount --bind '{}' '{place}'", mine.display()), &[])
-    }
-
-    /// Starts an agent in a mount namespace that is set up by a script.
-    pub fn agent_with_mounts(&self, mounts: &str, arguments: &[&str]) -> Agent<'_> {
-        let mut command = self.host.command("unshare");
-        command.args(["--mount", "sh", "-c", &format!("{mounts} && exec \"$0\" \"$@\"")]);
-        command.arg(env!("CARGO_BIN_EXE_knit"));
-        let _ = std::fs::remove_file(self.path("log"));
-        let agent = self.spawn_by(command, arguments, &[]);
-        eventually("the agent is ready", Duration::from_secs(20), || self.log().contains("ready socket"));
-        eventually("the node is ready", Duration::from_secs(20), || agent.is_ready());
-        agent
-    }
-
-    /// Starts an agent that may have only this many file descriptors.
-    pub fn agent_with_descriptor_limit(&self, limit: u32) -> Agent<'_> {
-        self.agent_with_mounts(&format!("ulimit -n {limit}"), &[])
-    }
-
-    fn spawn_by(&self, mut command: Command, arguments: &[&str], environment: &[(&str, &str)]) -> Agent<'_> {
+    fn spawn_by(
+        &self,
+        confinement: &Confinement,
+        mut command: Command,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Agent<'_> {
         std::fs::create_dir_all(self.path("objects")).unwrap();
         // The agent of a cluster does not watch a directory.
         let from_folder = !arguments.contains(&"--profile");
@@ -120,7 +148,7 @@ impl Machine {
         if from_folder {
             command.arg("--standalone").arg(self.path("objects"));
         }
-        Agent { machine: self, child: command.spawn().unwrap() }
+        Agent { machine: self, child: confinement.spawn(&self.host, &mut command).unwrap() }
     }
 }
 

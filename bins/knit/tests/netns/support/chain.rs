@@ -3,9 +3,10 @@
 use std::fs;
 
 use knit_kni::v1;
+use knit_testbed::{Confinement, Deployed};
 use serde_json::{Value, json};
 
-use super::agent::{Machine, attach};
+use super::agent::{Agent, Machine, attach};
 
 /// Writes a configuration with one network `legacy` of these plugins, and returns the flag for it.
 pub fn configure(machine: &Machine, plugins: &Value) -> String {
@@ -19,6 +20,16 @@ pub fn configure(machine: &Machine, plugins: &Value) -> String {
     let path = machine.path("agent.yaml");
     fs::write(&path, config.to_string()).unwrap();
     format!("--config={}", path.display())
+}
+
+/// An agent that runs plugins is deployed with more privileges than others. Plugins of tests may be scripts.
+pub fn confinement_with_plugins(machine: &Machine) -> Confinement {
+    machine.confinement_as(Deployed::PrimaryWithAttachments).with_programs()
+}
+
+/// Starts such an agent and waits until it is ready.
+pub fn agent_with_plugins<'a>(machine: &'a Machine, arguments: &[&str]) -> Agent<'a> {
+    machine.confined_agent(&confinement_with_plugins(machine), arguments, &[])
 }
 
 /// Debian's bridge plugin, with leases in a temporary directory.
