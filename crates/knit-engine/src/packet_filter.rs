@@ -330,7 +330,7 @@ pub(crate) fn resolve(state: &mut State) -> Resolved {
         resolved.requesters.insert(cluster::key());
     }
     let origin = derived("packet filter".to_owned());
-    resolved.desired.default_origin = Some(origin.clone());
+    resolved.desired.default_origin = Some(origin.clone().into());
     let tables = tables::tables(&desired.features);
     resolved.unit_state.has_tables = !tables.is_empty();
     for (key, table) in &tables {
@@ -403,9 +403,10 @@ pub fn is_shared_set(name: &str, set: &FilterSet) -> bool {
 fn add(resolved: &mut Resolved, had: Option<&UnitState>, all: Vec<Element>, origin: &Provenance) {
     let had = had.into_iter().flat_map(|had| had.filter.keys()).filter(|key| !key.has_range());
     resolved.observe.filter_elements.extend(had.cloned());
+    if !all.is_empty() {
+        resolved.set_element_origin(&Scope::Host, origin);
+    }
     for (key, data) in all {
-        let item = ItemKey::Filter(FilterItem::Element(key.clone()));
-        resolved.add_origin(&Scope::Host, item, origin);
         if !is_observed_whole(&resolved.observe, &key) {
             resolved.observe.filter_elements.insert(key.clone());
             resolved.unit_state.filter.insert(key.clone(), data.clone());
