@@ -24,6 +24,9 @@ use crate::open;
 use crate::recovery::RecoveryFinding;
 use crate::segment::{ACTIVE, archived, archived_name};
 
+/// Space for the JSON of most records: growing a smaller buffer copies it several times.
+const RECORD_BYTES: usize = 4 << 10;
+
 /// Sequence number of a record, starting at 1 and increasing. After damage some numbers are skipped, so that a number that
 /// may have been observed is never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -174,7 +177,9 @@ where
 
     fn json(&self, value: &impl Serialize) -> Result<Vec<u8>> {
         let error = |source| Error::Serialize { dir: self.disk.dir().to_owned(), source };
-        serde_json::to_vec(value).map_err(error)
+        let mut bytes = Vec::with_capacity(RECORD_BYTES);
+        serde_json::to_writer(&mut bytes, value).map_err(error)?;
+        Ok(bytes)
     }
 
     fn active(&self) -> MutexGuard<'_, Active> {
