@@ -576,7 +576,7 @@ pub struct ChangeEnded {
     /// The unit.
     pub unit: Unit,
     /// The resulting state; `None` when the change was rolled back to the previous state.
-    pub unit_state: Option<UnitState>,
+    pub unit_state: Option<Arc<UnitState>>,
     /// Problems by object.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<(ObjectKey, Problem)>,

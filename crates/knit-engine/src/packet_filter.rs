@@ -464,7 +464,7 @@ pub(crate) fn add_sandbox(state: &State, id: &SandboxId, resolved: &mut Resolved
 
 /// A change in flight was given up: other pods may get the addresses that it was to use.
 pub(crate) fn on_change_dropped(state: &mut State, unit: &Unit, dropped: &UnitState) {
-    let had = state.units.get(unit).cloned().unwrap_or_default();
+    let had = state.units.shared(unit);
     requeue_neighbours(state, unit, dropped, &had);
 }
 
@@ -475,7 +475,7 @@ pub(crate) fn on_reserved_ranges(state: &mut State, ranges: &[IpNet]) {
 
 /// A change of a unit has ended successfully: the fast path, connections and the ports of other pods follow.
 pub(crate) fn on_change_end(state: &mut State, unit: &Unit, old: &UnitState, effects: &mut Effects) {
-    let new = state.units.get(unit).cloned().unwrap_or_default();
+    let new = state.units.shared(unit);
     match unit {
         Unit::Sandbox(_) => requeue_neighbours(state, unit, old, &new),
         Unit::Bridge(key) => requeue_ports_with_gateway(state, key, old),

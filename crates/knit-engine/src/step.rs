@@ -373,7 +373,7 @@ fn on_observed(
         let result = Err(failure);
         return on_applied(state, PlanResult { unit: unit.clone(), result }, now, effects);
     }
-    let had = state.units.get(unit).cloned().unwrap_or_default();
+    let had = state.units.shared(unit);
     let mut observed = restrict_to_unit(observed, &change.resolved.observe, &had, &change.resolved);
     if *unit == Unit::PacketFilter {
         let filter = &mut observed.scope(&Scope::Host).filter;
@@ -416,7 +416,7 @@ fn on_observed(
     if matches!(unit, Unit::Bridge(_)) && !plan.problems.is_empty() {
         // A bridge is applied completely or not at all: its name is taken, or it has foreign ports.
         plan.steps.clear();
-        change.resolved.unit_state.clone_from(&had);
+        change.resolved.unit_state.clone_from(&*had);
     }
     if *unit == Unit::PacketFilter {
         packet_filter::on_plan(state, &plan);
@@ -535,14 +535,14 @@ fn finish_change(state: &mut State, unit: &Unit, change: InFlightChange, now: Ti
     if matches!(unit, Unit::Sandbox(_)) && has_links && resolved.problems.is_empty() {
         state.last_applied.insert(unit.clone(), LastApplied::of(resolved.desired.state));
     }
-    let old = state.units.get(unit).cloned().unwrap_or_default();
-    let unchanged = old == resolved.unit_state && restored.is_empty();
+    let old = state.units.shared(unit);
+    let unchanged = *old == resolved.unit_state && restored.is_empty();
     let frees_addresses = releases_addresses(&old, &resolved.unit_state);
     let same_problems = state.problems.get(unit).map_or(&[][..], Vec::as_slice) == resolved.problems;
     if !unchanged || !same_problems || state.unfinished.contains_key(unit) {
         let ended = ChangeEnded {
             unit: unit.clone(),
-            unit_state: Some(resolved.unit_state),
+            unit_state: Some(Arc::new(resolved.unit_state)),
             problems: resolved.problems,
             restored,
             at: now,
