@@ -209,9 +209,9 @@ pub struct State {
     /// Units to be compared with the kernel. Not persistent: after a start all units are compared.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) dirty: BTreeSet<Unit>,
-    /// Units with a change in flight.
+    /// Units with a change in flight. Boxed: a map allocates space for eleven values at once.
     #[serde(skip)]
-    pub(crate) in_flight: BTreeMap<Unit, crate::step::InFlightChange>,
+    pub(crate) in_flight: BTreeMap<Unit, Box<crate::step::InFlightChange>>,
     /// The last applied state of sandboxes, where known.
     #[serde(default, skip_serializing_if = "is_default", with = "knit_model::serde_pairs")]
     pub(crate) last_applied: BTreeMap<Unit, LastApplied>,

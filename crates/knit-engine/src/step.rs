@@ -291,7 +291,7 @@ fn start_ready(state: &mut State, now: Time, effects: &mut Effects) {
         blocks::wait(state, &unit, std::mem::take(&mut resolved.waits));
         resolved.observe.links_only = last_applied::links_suffice(state, &unit, &resolved);
         effects.list.push(Effect::Observe { unit: unit.clone(), request: resolved.observe.clone() });
-        state.in_flight.insert(unit.clone(), InFlightChange { resolved, restored: Vec::new() });
+        state.in_flight.insert(unit.clone(), Box::new(InFlightChange { resolved, restored: Vec::new() }));
         quota::on_unit_change(state, &unit);
     }
 }
@@ -529,8 +529,14 @@ fn is_newly_unsupported(state: &State, unit: &Unit, missing: &UnsupportedKind) -
 }
 
 /// The unit has its desired state.
-fn finish_change(state: &mut State, unit: &Unit, change: InFlightChange, now: Time, effects: &mut Effects) {
-    let InFlightChange { resolved, restored } = change;
+fn finish_change(
+    state: &mut State,
+    unit: &Unit,
+    change: Box<InFlightChange>,
+    now: Time,
+    effects: &mut Effects,
+) {
+    let InFlightChange { resolved, restored } = *change;
     let has_links = !resolved.unit_state.interfaces.is_empty();
     if matches!(unit, Unit::Sandbox(_)) && has_links && resolved.problems.is_empty() {
         state.last_applied.insert(unit.clone(), LastApplied::of(resolved.desired.state));
