@@ -166,7 +166,7 @@ impl Executor for KernelExecutor {
     }
 
     fn roll_back(&mut self, plan: &Plan, sandboxes: &[Sandbox]) -> (Vec<String>, BTreeSet<Scope>) {
-        let scopes: BTreeSet<Scope> = plan.steps.iter().flat_map(scopes_of).collect();
+        let scopes = scopes_of(plan);
         let mut namespaces = SandboxNamespaces::new();
         self.open_namespaces(sandboxes, &scopes, &mut namespaces);
         (self.kernel.roll_back(plan, &mut namespaces), scopes)
@@ -400,7 +400,7 @@ impl KernelExecutor {
         sandboxes: &[Sandbox],
         mut namespaces: SandboxNamespaces,
     ) -> Result<Completion> {
-        let scopes: BTreeSet<Scope> = plan.steps.iter().flat_map(scopes_of).collect();
+        let scopes = scopes_of(plan);
         self.open_namespaces(sandboxes, &scopes, &mut namespaces);
         if let Some(redirect) = &self.redirect {
             redirect.forget_links(&host_links(plan));
@@ -506,11 +506,20 @@ fn invalid(field: &str, why: &impl std::fmt::Display) -> Problem {
     Problem::new(field.to_owned(), Reason::InvalidValue, why.to_string())
 }
 
-pub(crate) fn scopes_of(planned: &PlannedStep) -> Vec<Scope> {
-    let mut scopes = vec![planned.scope.clone()];
-    if let Step::CreateLink { link, peer } | Step::DeleteLink { link, peer } = &planned.step {
-        scopes.extend(link.parent_scope.clone());
-        scopes.extend(peer.as_ref().map(|(scope, _)| scope.clone()));
+/// The scopes that a plan touches. Nearly every step is in a scope of the step before.
+pub(crate) fn scopes_of(plan: &Plan) -> BTreeSet<Scope> {
+    let mut scopes = BTreeSet::new();
+    let mut add = |scope: &Scope| {
+        if !scopes.contains(scope) {
+            scopes.insert(scope.clone());
+        }
+    };
+    for planned in &plan.steps {
+        add(&planned.scope);
+        if let Step::CreateLink { link, peer } | Step::DeleteLink { link, peer } = &planned.step {
+            link.parent_scope.iter().for_each(&mut add);
+            peer.iter().for_each(|(scope, _)| add(scope));
+        }
     }
     scopes
 }

@@ -561,11 +561,13 @@ pub struct ChangeStarted {
     /// The unit.
     pub unit: Unit,
     /// The plan.
+    #[serde(with = "crate::recorded_plan")]
     pub plan: Arc<Plan>,
     /// Addresses leased for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leases: Vec<NewLease>,
     /// Original values of fields that Knit does not own, to be restored later.
-    #[serde(with = "knit_model::serde_pairs")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", with = "knit_model::serde_pairs")]
     pub original_values: BTreeMap<OriginalValueKey, serde_json::Value>,
 }
 
@@ -575,10 +577,12 @@ pub struct ChangeEnded {
     /// The unit.
     pub unit: Unit,
     /// The resulting state; `None` when the change was rolled back to the previous state.
-    pub unit_state: Option<UnitState>,
+    pub unit_state: Option<Arc<UnitState>>,
     /// Problems by object.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<(ObjectKey, Problem)>,
     /// Original values that were restored.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub restored: Vec<OriginalValueKey>,
     /// When.
     pub at: Time,

@@ -31,6 +31,7 @@ pub mod pods;
 pub mod policies;
 pub mod pools;
 pub mod quota;
+mod recorded_plan;
 pub mod recording;
 pub mod reports;
 mod resolve;

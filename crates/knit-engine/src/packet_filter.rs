@@ -356,7 +356,7 @@ pub(crate) fn resolve(state: &mut State) -> Resolved {
         resolved.requesters.insert(cluster::key());
     }
     let origin = derived("packet filter".to_owned());
-    resolved.desired.default_origin = Some(origin.clone());
+    resolved.desired.default_origin = Some(origin.clone().into());
     let tables = tables::tables(&desired.features);
     resolved.unit_state.has_tables = !tables.is_empty();
     for (key, table) in &tables {
@@ -429,9 +429,10 @@ pub fn is_shared_set(name: &str, set: &FilterSet) -> bool {
 fn add(resolved: &mut Resolved, had: Option<&UnitState>, all: Vec<Element>, origin: &Provenance) {
     let had = had.into_iter().flat_map(|had| had.filter.keys()).filter(|key| !key.has_range());
     resolved.observe.filter_elements.extend(had.cloned());
+    if !all.is_empty() {
+        resolved.set_element_origin(&Scope::Host, origin);
+    }
     for (key, data) in all {
-        let item = ItemKey::Filter(FilterItem::Element(key.clone()));
-        resolved.add_origin(&Scope::Host, item, origin);
         if !is_observed_whole(&resolved.observe, &key) {
             resolved.observe.filter_elements.insert(key.clone());
             resolved.unit_state.filter.insert(key.clone(), data.clone());
@@ -489,7 +490,7 @@ pub(crate) fn add_sandbox(state: &State, id: &SandboxId, resolved: &mut Resolved
 
 /// A change in flight was given up: other pods may get the addresses that it was to use.
 pub(crate) fn on_change_dropped(state: &mut State, unit: &Unit, dropped: &UnitState) {
-    let had = state.units.get(unit).cloned().unwrap_or_default();
+    let had = state.units.shared(unit);
     requeue_neighbours(state, unit, dropped, &had);
 }
 
@@ -500,7 +501,7 @@ pub(crate) fn on_reserved_ranges(state: &mut State, ranges: &[IpNet]) {
 
 /// A change of a unit has ended successfully: the fast path, connections and the ports of other pods follow.
 pub(crate) fn on_change_end(state: &mut State, unit: &Unit, old: &UnitState, effects: &mut Effects) {
-    let new = state.units.get(unit).cloned().unwrap_or_default();
+    let new = state.units.shared(unit);
     match unit {
         Unit::Sandbox(_) => requeue_neighbours(state, unit, old, &new),
         Unit::Bridge(key) => requeue_ports_with_gateway(state, key, old),

@@ -22,6 +22,7 @@ mod tunnel_endpoints;
 mod virtual_machine;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use knit_model::link::{Attrs, Kind, Master, RateLimit};
 use knit_model::plan::{Desired, ItemKey};
@@ -84,14 +85,33 @@ pub(crate) struct Resolved {
     pub(crate) waits: BTreeMap<PoolKey, BlockWait>,
     /// Whether another change of the unit must follow this one.
     pub(crate) continues: bool,
+    /// The origin of the last item.
+    last_origin: Option<Arc<Provenance>>,
 }
 
 impl Resolved {
     pub(crate) fn add_origin(&mut self, scope: &Scope, item: ItemKey, origin: &Provenance) {
-        if self.desired.default_origin.as_ref() == Some(origin) {
+        if self.desired.default_origin.as_deref() == Some(origin) {
             return;
         }
-        self.desired.origins.entry((scope.clone(), item)).or_default().push(origin.clone());
+        let origin = self.share(origin);
+        self.desired.origins.entry((scope.clone(), item)).or_default().push(origin);
+    }
+
+    /// The origin, shared with the item before: most items of an object follow each other.
+    fn share(&mut self, origin: &Provenance) -> Arc<Provenance> {
+        match &self.last_origin {
+            Some(last) if **last == *origin => Arc::clone(last),
+            _ => Arc::clone(self.last_origin.insert(Arc::new(origin.clone()))),
+        }
+    }
+
+    /// Sets the origin of the packet filter's elements in a scope.
+    pub(crate) fn set_element_origin(&mut self, scope: &Scope, origin: &Provenance) {
+        if self.desired.default_origin.as_deref() != Some(origin) {
+            let origin = self.share(origin);
+            self.desired.element_origins.insert(scope.clone(), origin);
+        }
     }
 
     fn problem(

@@ -292,7 +292,7 @@ pub(crate) fn resolve(state: &mut State) -> Resolved {
         field: "packet filter of Services".to_owned(),
         call: None,
     };
-    resolved.desired.default_origin = Some(origin);
+    resolved.desired.default_origin = Some(origin.into());
     if !state.translates_services() {
         return resolved;
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use knit_ipam::{AttachmentId, Lease, LeaseKey, Leases, Time};
@@ -211,9 +212,9 @@ pub struct State {
     /// Units to be compared with the kernel. Not persistent: after a start all units are compared.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) dirty: BTreeSet<Unit>,
-    /// Units with a change in flight.
+    /// Units with a change in flight. Boxed: a map allocates space for eleven values at once.
     #[serde(skip)]
-    pub(crate) in_flight: BTreeMap<Unit, crate::step::InFlightChange>,
+    pub(crate) in_flight: BTreeMap<Unit, Box<crate::step::InFlightChange>>,
     /// The last applied state of sandboxes, where known.
     #[serde(default, skip_serializing_if = "is_default", with = "knit_model::serde_pairs")]
     pub(crate) last_applied: BTreeMap<Unit, LastApplied>,
@@ -378,7 +379,7 @@ impl State {
         // Its host links stay recorded until they are removed.
         self.problems.remove(&unit);
         self.unfinished.remove(&unit);
-        self.original_values.retain(|key, _| key.scope != Scope::Sandbox(id.clone()));
+        self.original_values.retain(|key, _| !matches!(&key.scope, Scope::Sandbox(other) if other == id));
     }
 
     fn end(&mut self, ended: &ChangeEnded) {
@@ -392,10 +393,10 @@ impl State {
                 }
                 self.release_unused(ended, started.as_ref(), unit_state);
                 self.started.retain_unchanged(&ended.unit, self.units.get(&ended.unit), unit_state);
-                if *unit_state == UnitState::default() {
+                if **unit_state == UnitState::default() {
                     self.units.remove(&ended.unit);
                 } else {
-                    self.units.insert(ended.unit.clone(), unit_state.clone());
+                    self.units.insert(ended.unit.clone(), Arc::clone(unit_state));
                 }
             }
             // Rolled back: release the new leases and drop the new original values.

@@ -299,7 +299,7 @@ fn start_ready(state: &mut State, now: Time, effects: &mut Effects) {
         blocks::wait(state, &unit, std::mem::take(&mut resolved.waits));
         resolved.observe.links_only = last_applied::links_suffice(state, &unit, &resolved);
         effects.list.push(Effect::Observe { unit: unit.clone(), request: resolved.observe.clone() });
-        state.in_flight.insert(unit.clone(), InFlightChange { resolved, restored: Vec::new() });
+        state.in_flight.insert(unit.clone(), Box::new(InFlightChange { resolved, restored: Vec::new() }));
         quota::on_unit_change(state, &unit);
     }
 }
@@ -381,7 +381,7 @@ fn on_observed(
         let result = Err(failure);
         return on_applied(state, PlanResult { unit: unit.clone(), result }, now, effects);
     }
-    let had = state.units.get(unit).cloned().unwrap_or_default();
+    let had = state.units.shared(unit);
     let mut observed = restrict_to_unit(observed, &change.resolved.observe, &had, &change.resolved);
     if *unit == Unit::PacketFilter {
         let filter = &mut observed.scope(&Scope::Host).filter;
@@ -424,7 +424,7 @@ fn on_observed(
     if matches!(unit, Unit::Bridge(_)) && !plan.problems.is_empty() {
         // A bridge is applied completely or not at all: its name is taken, or it has foreign ports.
         plan.steps.clear();
-        change.resolved.unit_state.clone_from(&had);
+        change.resolved.unit_state.clone_from(&*had);
     }
     if *unit == Unit::PacketFilter {
         packet_filter::on_plan(state, &plan);
@@ -537,20 +537,26 @@ fn is_newly_unsupported(state: &State, unit: &Unit, missing: &UnsupportedKind) -
 }
 
 /// The unit has its desired state.
-fn finish_change(state: &mut State, unit: &Unit, change: InFlightChange, now: Time, effects: &mut Effects) {
-    let InFlightChange { resolved, restored } = change;
+fn finish_change(
+    state: &mut State,
+    unit: &Unit,
+    change: Box<InFlightChange>,
+    now: Time,
+    effects: &mut Effects,
+) {
+    let InFlightChange { resolved, restored } = *change;
     let has_links = !resolved.unit_state.interfaces.is_empty();
     if matches!(unit, Unit::Sandbox(_)) && has_links && resolved.problems.is_empty() {
         state.last_applied.insert(unit.clone(), LastApplied::of(resolved.desired.state));
     }
-    let old = state.units.get(unit).cloned().unwrap_or_default();
-    let unchanged = old == resolved.unit_state && restored.is_empty();
+    let old = state.units.shared(unit);
+    let unchanged = *old == resolved.unit_state && restored.is_empty();
     let frees_addresses = releases_addresses(&old, &resolved.unit_state);
     let same_problems = state.problems.get(unit).map_or(&[][..], Vec::as_slice) == resolved.problems;
     if !unchanged || !same_problems || state.unfinished.contains_key(unit) {
         let ended = ChangeEnded {
             unit: unit.clone(),
-            unit_state: Some(resolved.unit_state),
+            unit_state: Some(Arc::new(resolved.unit_state)),
             problems: resolved.problems,
             restored,
             at: now,

@@ -1,11 +1,12 @@
 //! The applied state of each unit, the owner of each host link, and the users of each bridge, MAC and IP address.
 //!
-//! No two units own the same host link. Indexes by link name, bridge and address avoid scans over all units; only this module
+//! The state of a unit never changes, it is replaced, so it is shared instead of copied. No two units own the same host link. Indexes by link name, bridge and address avoid scans over all units; only this module
 //! changes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::ops::Deref;
+use std::ops::Index;
+use std::sync::Arc;
 
 use knit_model::filter::{ElementData, ElementKey};
 use knit_model::report::{BridgeReport, InterfaceReport, ItemReport};
@@ -89,18 +90,58 @@ impl UnitState {
     }
 }
 
-/// The state of each unit. Dereferences to a map.
+/// The state of each unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnitStates {
-    units: BTreeMap<Unit, UnitState>,
+    units: BTreeMap<Unit, Arc<UnitState>>,
     host_links: BTreeMap<IfName, Unit>,
     bridge_users: BTreeMap<BridgeKey, BTreeSet<Unit>>,
     source_users: BTreeMap<Source, BTreeSet<Unit>>,
 }
 
 impl UnitStates {
+    /// The state of a unit.
+    pub fn get(&self, unit: &Unit) -> Option<&UnitState> {
+        self.units.get(unit).map(Arc::as_ref)
+    }
+
+    /// The state of a unit, to be kept while it is replaced. A unit without state has an empty one.
+    pub(crate) fn shared(&self, unit: &Unit) -> Arc<UnitState> {
+        self.units.get(unit).cloned().unwrap_or_default()
+    }
+
+    /// Whether a unit has a state.
+    pub fn contains_key(&self, unit: &Unit) -> bool {
+        self.units.contains_key(unit)
+    }
+
+    /// The units, each with its state.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&Unit, &UnitState)> + ExactSizeIterator + Clone {
+        self.units.iter().map(|(unit, states)| (unit, states.as_ref()))
+    }
+
+    /// The units.
+    pub fn keys(&self) -> impl DoubleEndedIterator<Item = &Unit> + ExactSizeIterator + Clone {
+        self.units.keys()
+    }
+
+    /// The state of each unit.
+    pub fn values(&self) -> impl DoubleEndedIterator<Item = &UnitState> + ExactSizeIterator + Clone {
+        self.units.values().map(Arc::as_ref)
+    }
+
+    /// How many units have a state.
+    pub fn len(&self) -> usize {
+        self.units.len()
+    }
+
+    /// Whether no unit has a state.
+    pub fn is_empty(&self) -> bool {
+        self.units.is_empty()
+    }
+
     /// Replaces the state of a unit.
-    pub(crate) fn insert(&mut self, unit: Unit, states: UnitState) {
+    pub(crate) fn insert(&mut self, unit: Unit, states: Arc<UnitState>) {
         self.remove(&unit);
         for name in &states.host_links {
             self.host_links.entry(name.clone()).or_insert_with(|| unit.clone());
@@ -125,9 +166,9 @@ impl UnitStates {
                 }
             }
         }
-        for name in states.host_links {
-            if self.host_links.get(&name) == Some(unit) {
-                self.host_links.remove(&name);
+        for name in &states.host_links {
+            if self.host_links.get(name) == Some(unit) {
+                self.host_links.remove(name);
             }
         }
         for bridge in &states.used_bridges {
@@ -156,27 +197,18 @@ impl UnitStates {
     }
 }
 
-impl Deref for UnitStates {
-    type Target = BTreeMap<Unit, UnitState>;
+impl Index<&Unit> for UnitStates {
+    type Output = UnitState;
 
-    fn deref(&self) -> &Self::Target {
-        &self.units
-    }
-}
-
-impl<'a> IntoIterator for &'a UnitStates {
-    type Item = (&'a Unit, &'a UnitState);
-    type IntoIter = std::collections::btree_map::Iter<'a, Unit, UnitState>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.units.iter()
+    fn index(&self, unit: &Unit) -> &UnitState {
+        &self.units[unit]
     }
 }
 
 impl FromIterator<(Unit, UnitState)> for UnitStates {
     fn from_iter<I: IntoIterator<Item = (Unit, UnitState)>>(all: I) -> Self {
         let mut states = Self::default();
-        all.into_iter().for_each(|(unit, of_unit)| states.insert(unit, of_unit));
+        all.into_iter().for_each(|(unit, of_unit)| states.insert(unit, Arc::new(of_unit)));
         states
     }
 }
@@ -214,8 +246,8 @@ mod tests {
     #[test]
     fn a_name_is_held_from_insert_to_remove_and_after_a_restart() {
         let mut states = UnitStates::default();
-        states.insert(unit("a"), having(&["h1", "h2"]));
-        states.insert(unit("a"), having(&["h2"]));
+        states.insert(unit("a"), Arc::new(having(&["h1", "h2"])));
+        states.insert(unit("a"), Arc::new(having(&["h2"])));
         assert_eq!(states.holder(&"h1".parse().unwrap()), None);
         let read: UnitStates = serde_json::from_str(&serde_json::to_string(&states).unwrap()).unwrap();
         assert_eq!(read, states);

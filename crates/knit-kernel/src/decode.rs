@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn encoded_tables_are_decoded_again() {
-        let table = TableKey { family: TableFamily::Inet, name: "knit".to_owned() };
+        let table = TableKey { family: TableFamily::Inet, name: "knit".into() };
         let verdicts =
             FilterSet { data: Some(MapData::Verdict), ..FilterSet::keys(&[DataType::Ipv4, DataType::Port]) };
         let ranges = FilterSet { intervals: true, ..FilterSet::keys(&[DataType::Ipv4]) };

@@ -267,7 +267,7 @@ impl Session<'_> {
     /// The body of the kernel's reply for one link; `None` if the link does not exist.
     pub(crate) fn link_body(&mut self, scope: &Scope, selector: LinkSelector<'_>) -> Result<Option<Vec<u8>>> {
         let (LinkSelector::Name(name) | LinkSelector::AltName(name)) = selector;
-        let mut message = Message::new(RTM_GETLINK, 0, format!("get link {name} on {scope}"));
+        let mut message = Message::new(RTM_GETLINK, 0, context("get link ", name, scope));
         message.header(&LinkHeader::default());
         match selector {
             LinkSelector::Name(name) => message.put_str(IFLA_IFNAME, name),
@@ -300,11 +300,31 @@ fn no_namespace(scope: &Scope) -> Error {
     Error::NoNamespace { scope: scope.to_string() }
 }
 
+/// What is attempted on an object of a scope: the verb, and the object's name. Not formatted, because it is used only in errors.
+pub(crate) fn context(verb: &'static str, name: &str, scope: &Scope) -> String {
+    match scope {
+        Scope::Host => [verb, name, " on host"].concat(),
+        Scope::Sandbox(id) => [verb, name, " on sandbox ", &id.0].concat(),
+    }
+}
+
 /// Maps "no such object" errors to `None`.
 pub(crate) fn absent_is_none<T>(reply: Result<T>) -> Result<Option<T>> {
     match reply {
         Ok(found) => Ok(Some(found)),
         Err(Error::Rejected { errno: Errno::ENODEV | Errno::ENOENT | Errno::ENXIO, .. }) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_context_names_the_scope_as_it_is_displayed() {
+        for scope in [Scope::Host, Scope::Sandbox(SandboxId("ns/pod".to_owned()))] {
+            assert_eq!(context("set link ", "net1", &scope), format!("set link net1 on {scope}"));
+        }
     }
 }

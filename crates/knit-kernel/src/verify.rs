@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use knit_model::filter::{Filter, FilterStep};
+use knit_model::filter::{ElementKey, Filter, FilterStep};
 use knit_model::link::{Attrs, FieldDifference, Kind, Link, values_match};
 use knit_model::plan::{FieldChange, ItemKey, Plan, Step};
 use knit_model::{IfName, Scope, ScopeState};
@@ -37,9 +37,16 @@ struct Expected<'a> {
     /// The expected fields of a link; `None` if it must be gone.
     links: BTreeMap<(&'a Scope, &'a IfName), Option<ExpectedLink<'a>>>,
     /// The last step on each object other than links.
-    items: BTreeMap<(&'a Scope, ItemKey), &'a Step>,
+    items: BTreeMap<(&'a Scope, Item<'a>), &'a Step>,
     /// The ends of pairs: each has a carrier if both are up.
     pairs: Vec<[(&'a Scope, &'a IfName); 2]>,
+}
+
+/// Identity of an object other than a link. The keys of elements are long and numerous, so they are not copied.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Item<'a> {
+    Element(&'a ElementKey),
+    Other(ItemKey),
 }
 
 /// The expected fields of a link.
@@ -139,9 +146,17 @@ impl<'a> Expected<'a> {
             | Step::RemoveNeighbour(neighbour)
             | Step::ReplaceNeighbour { after: neighbour, .. } => ItemKey::Neighbour(neighbour.key()),
             Step::SetSysctl { key, .. } => ItemKey::Sysctl(key.clone()),
+            Step::Filter(
+                FilterStep::AddElement(key, _)
+                | FilterStep::RemoveElement(key, _)
+                | FilterStep::ReplaceElement { key, .. },
+            ) => {
+                self.items.insert((scope, Item::Element(key)), step);
+                return;
+            }
             Step::Filter(change) => ItemKey::Filter(change.item()),
         };
-        self.items.insert((scope, item), step);
+        self.items.insert((scope, Item::Other(item)), step);
     }
 
     fn compare(&self, scope: &Scope, observed: &ObservedScope, report: &mut dyn FnMut(String)) {
@@ -164,7 +179,7 @@ impl<'a> Expected<'a> {
             if let Some(wrong) = compare_item(step, &observed.state) {
                 report(wrong);
             }
-            if let (ItemKey::Address(key), Step::AddAddress(address)) = (item, step)
+            if let (Item::Other(ItemKey::Address(key)), Step::AddAddress(address)) = (item, step)
                 && address.owned
                 && let Some(is_duplicate) = observed.unready.get(key)
             {

@@ -11,6 +11,7 @@ pub mod field;
 pub mod rule;
 mod step;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -54,7 +55,7 @@ pub struct TableKey {
     /// The family.
     pub family: TableFamily,
     /// Its name, unique in the family.
-    pub name: String,
+    pub name: Cow<'static, str>,
 }
 
 /// The structure of a table.
@@ -207,7 +208,7 @@ impl TableFamily {
 
     /// Knit's table of this family.
     pub fn table(self) -> TableKey {
-        TableKey { family: self, name: TABLE.to_owned() }
+        TableKey { family: self, name: Cow::Borrowed(TABLE) }
     }
 }
 

@@ -11,6 +11,7 @@ mod removal;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -36,10 +37,13 @@ pub struct Desired {
     pub state: NetState,
     /// The origins of each item.
     #[serde(skip)]
-    pub origins: BTreeMap<(Scope, ItemKey), Vec<Provenance>>,
+    pub origins: BTreeMap<(Scope, ItemKey), Vec<Arc<Provenance>>>,
     /// The origin of items without an entry in `origins`. Saves memory where one object requests thousands of items.
     #[serde(skip)]
-    pub default_origin: Option<Provenance>,
+    pub default_origin: Option<Arc<Provenance>>,
+    /// The origin of the packet filter's elements in each scope, which have no entries in `origins`: one source adds all of them.
+    #[serde(skip)]
+    pub element_origins: BTreeMap<Scope, Arc<Provenance>>,
     /// Links whose new addresses are announced (gratuitous ARP, unsolicited NA), because they may have moved.
     #[serde(skip)]
     pub announced_links: BTreeSet<(Scope, IfName)>,
@@ -86,7 +90,7 @@ pub struct PlannedStep {
     pub step: Step,
     /// The origins of the item; empty if it is removed because it has none any more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub origins: Vec<Provenance>,
+    pub origins: Vec<Arc<Provenance>>,
     /// The kernel does it as a side effect of a later step. Only its inverse has to be executed.
     #[serde(default)]
     pub implied: bool,

@@ -18,11 +18,15 @@ use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::format::Format;
 use crate::history::History;
+use crate::json;
 use crate::line;
 use crate::lock::Lock;
 use crate::open;
 use crate::recovery::RecoveryFinding;
 use crate::segment::{ACTIVE, archived, archived_name};
+
+/// Space for the JSON of most records: growing a smaller buffer copies it several times.
+const RECORD_BYTES: usize = 4 << 10;
 
 /// Sequence number of a record, starting at 1 and increasing. After damage some numbers are skipped, so that a number that
 /// may have been observed is never reused.
@@ -174,7 +178,9 @@ where
 
     fn json(&self, value: &impl Serialize) -> Result<Vec<u8>> {
         let error = |source| Error::Serialize { dir: self.disk.dir().to_owned(), source };
-        serde_json::to_vec(value).map_err(error)
+        let mut bytes = Vec::with_capacity(RECORD_BYTES);
+        json::append(&mut bytes, value).map_err(error)?;
+        Ok(bytes)
     }
 
     fn active(&self) -> MutexGuard<'_, Active> {

@@ -53,7 +53,7 @@ impl Work {
             Effect::Observe { request: look, .. } => {
                 look.sandbox.iter().cloned().map(Scope::Sandbox).collect()
             }
-            Effect::Apply { plan, .. } => plan.steps.iter().flat_map(scopes_of).collect(),
+            Effect::Apply { plan, .. } => scopes_of(plan),
             _ => BTreeSet::new(),
         };
         let sandboxes = sandboxes_of(&scopes, state);

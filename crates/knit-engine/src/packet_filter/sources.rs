@@ -177,7 +177,12 @@ pub(super) fn requeue_neighbours(state: &mut State, unit: &Unit, old: &UnitState
         return;
     }
     let (old, new) = (unit_sources(old), unit_sources(new));
-    let changed: BTreeSet<Source> = old.symmetric_difference(&new).map(|(source, _)| *source).collect();
+    let missing = |from: &[(Source, bool)], one: &&(Source, bool)| from.binary_search(one).is_err();
+    let lost = old.iter().filter(|one| missing(&new, one));
+    let gained = new.iter().filter(|one| missing(&old, one));
+    let mut changed: Vec<Source> = lost.chain(gained).map(|(source, _)| *source).collect();
+    changed.sort_unstable();
+    changed.dedup();
     let in_flight = state.in_flight.iter().map(|(unit, change)| (unit, &change.resolved.unit_state));
     let in_flight =
         in_flight.filter(|(_, unit_state)| unit_state.sources().any(|source| changed.contains(&source)));
@@ -190,11 +195,14 @@ pub(super) fn requeue_neighbours(state: &mut State, unit: &Unit, old: &UnitState
     state.dirty.extend(others);
 }
 
-/// The source addresses of a unit's interfaces, and those that its ports accept.
-fn unit_sources(unit_state: &UnitState) -> BTreeSet<(Source, bool)> {
+/// The source addresses of a unit's interfaces, and those that its ports accept; sorted.
+fn unit_sources(unit_state: &UnitState) -> Vec<(Source, bool)> {
     let links = unit_state.interfaces.iter().filter_map(|(_, report)| report.peer.as_ref());
     let accepted = links.flat_map(|link| elements::sources_of(&unit_state.filter, link));
-    unit_state.sources().map(|source| (source, false)).chain(accepted.map(|source| (source, true))).collect()
+    let all = unit_state.sources().map(|source| (source, false)).chain(accepted.map(|source| (source, true)));
+    let mut all: Vec<(Source, bool)> = all.collect();
+    all.sort_unstable();
+    all
 }
 
 /// Queues pods with an address that became one of their bridge.

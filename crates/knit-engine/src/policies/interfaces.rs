@@ -50,9 +50,7 @@ fn add_table(policies: &InterfacePolicies, id: &SandboxId, resolved: &mut Resolv
     let field = format!("policies of {}", resolved.title);
     let origin = Provenance { dialect: Dialect::Knit, object: None, field, call: None };
     resolved.add_origin(&scope, ItemKey::Filter(FilterItem::Table(key.clone())), &origin);
-    for (element, _) in &policies.elements {
-        resolved.add_origin(&scope, ItemKey::Filter(FilterItem::Element(element.clone())), &origin);
-    }
+    resolved.set_element_origin(&scope, &origin);
     let filter = &mut resolved.desired.state.scope(&scope).filter;
     filter.tables.insert(key, policies.table.clone());
     filter.elements.extend(policies.elements.iter().cloned());

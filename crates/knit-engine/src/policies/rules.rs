@@ -174,7 +174,7 @@ pub(crate) fn resolve(state: &mut State) -> Resolved {
     resolved.requesters.insert(cluster::key());
     let field = "packet filter of policies".to_owned();
     resolved.desired.default_origin =
-        Some(Provenance { dialect: Dialect::Knit, object: None, field, call: None });
+        Some(Provenance { dialect: Dialect::Knit, object: None, field, call: None }.into());
     if state.holds_policies() {
         return resolved;
     }

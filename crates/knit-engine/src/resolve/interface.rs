@@ -46,14 +46,13 @@ pub(crate) fn bridges_of(state: &State, id: &SandboxId) -> BTreeSet<BridgeKey> {
 /// The desired state of a sandbox. Leases the addresses that it needs.
 pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved {
     let mut resolved = Resolved::default();
-    let had = state.units.get(&Unit::Sandbox(id.clone())).cloned();
-    let is_known = had.is_some();
-    let had = had.unwrap_or_default();
+    let unit = Unit::Sandbox(id.clone());
+    let (had, is_known) = (state.units.shared(&unit), state.units.contains_key(&unit));
     let moved = host_devices::moved_to(id, &had);
-    resolved.observe.host_links = had.host_links;
+    resolved.observe.host_links.clone_from(&had.host_links);
     resolved.observe.vlans = had.interfaces.iter().any(|(_, interface)| interface.vlans.is_some());
     // Including those of removed interfaces: a rollback restores them.
-    resolved.observe.sysctls = had.sysctls;
+    resolved.observe.sysctls.clone_from(&had.sysctls);
     let Some(sandbox) = state.sandboxes.get(id).cloned() else {
         resolved.observe.moved_devices = moved;
         packet_filter::add_sandbox(state, id, &mut resolved);

@@ -46,7 +46,7 @@ pub(crate) fn node_routes(state: &State) -> Resolved {
     }
     if let Some((cluster, node_routes, origin)) = requested(state) {
         resolved.requesters.insert(cluster::key());
-        resolved.desired.default_origin = Some(origin.clone());
+        resolved.desired.default_origin = Some(origin.clone().into());
         add(state, cluster, node_routes, origin, &mut resolved);
         egress_gateways::add(state, cluster, &mut resolved);
     }

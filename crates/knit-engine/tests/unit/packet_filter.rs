@@ -221,7 +221,7 @@ impl Node {
     /// Each element in the kernel has one owner. Sets of ranges belong to the tables as a whole.
     fn check_owners(&self) {
         let mut owned: BTreeMap<ElementKey, ElementData> = BTreeMap::new();
-        for (unit, unit_state) in &self.state.units {
+        for (unit, unit_state) in self.state.units.iter() {
             for (key, data) in &unit_state.filter {
                 assert_eq!(owned.insert(key.clone(), data.clone()), None, "{unit}: {key} has two owners");
             }

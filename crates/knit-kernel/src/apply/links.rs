@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use super::transaction::{Failure, Op, PendingGroup, Tolerate, Transaction};
 use super::{alternative_name, limits, moved_device, rules, vlans};
 use crate::error::{Error, Result};
-use crate::kernel::LinkSelector;
+use crate::kernel::{LinkSelector, context};
 use crate::kinds::{self, FieldSelection, LinkContext, RelatedLinks};
 use crate::netlink::constants::*;
 use crate::netlink::header::LinkHeader;
@@ -215,7 +215,7 @@ fn mark(
 ) -> Result<(), Failure> {
     let name = &link.name;
     if let Some(owner) = &link.owner {
-        let mut message = Message::new(RTM_NEWLINKPROP, 0, format!("mark link {name} on {scope}"));
+        let mut message = Message::new(RTM_NEWLINKPROP, 0, context("mark link ", name.as_str(), scope));
         message.header(&LinkHeader::default()).put_str(IFLA_IFNAME, name.as_str());
         message.nest(IFLA_PROP_LIST, |list| {
             list.put_str(IFLA_ALT_IFNAME, &alternative_name(owner, end == End::FarSameNetns));
@@ -380,7 +380,7 @@ pub(super) fn set(
         Some(Master::None) => Some(0),
         None => None,
     };
-    let mut message = Message::new(RTM_NEWLINK, 0, format!("set link {name} on {scope}"));
+    let mut message = Message::new(RTM_NEWLINK, 0, context("set link ", name.as_str(), scope));
     let (flags, change) = flags(attrs);
     message.header(&LinkHeader { flags, change, ..Default::default() });
     message.put_str(IFLA_IFNAME, name.as_str());

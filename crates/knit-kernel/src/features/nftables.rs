@@ -71,7 +71,7 @@ fn try_base_chain(family: TableFamily) -> Result<()> {
         _ => Hook::Input,
     };
     let base = BaseChain { chain_type: ChainType::Filter, hook, priority: 0 };
-    let table = TableKey { family, name: TABLE.to_owned() };
+    let table = TableKey { family, name: TABLE.into() };
     let steps =
         [FilterStep::AddTable(table.clone()), FilterStep::AddChain(table, "probe".to_owned(), Some(base))];
     let mut socket = Socket::open(Protocol::Netfilter)?;

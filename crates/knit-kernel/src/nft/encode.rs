@@ -189,7 +189,9 @@ fn elements(kind: u16, list: &[(usize, &ElementKey, &ElementData)]) -> Message {
         NFT_MSG_DELSETELEM => ("remove elements from", 0),
         _ => ("get elements of", 0),
     };
-    let mut message = message(table, kind, flags, format!("{verb} set {set} of table {table}"));
+    // Not formatted: every attach has several of these messages, and the text is used only in errors.
+    let context = [verb, " set ", set, " of table ", table.family.name(), " ", &table.name].concat();
+    let mut message = message(table, kind, flags, context);
     message.put_str(NFTA_SET_ELEM_LIST_SET, set);
     message.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |entries| {
         for (_, key, data) in list {

@@ -12,7 +12,7 @@ const TABLE: &str = "knit-probe-log";
 
 /// Adds a rule that logs, and removes it in the same transaction. Fails if the kernel cannot log.
 pub fn can_log() -> Result<()> {
-    let table = TableKey { family: TableFamily::Inet, name: TABLE.to_owned() };
+    let table = TableKey { family: TableFamily::Inet, name: TABLE.into() };
     let chain = "log".to_owned();
     let log = FilterRule::new()
         .then(Expression::Limit { packets: 1, seconds: 60, burst: 1 })

@@ -167,7 +167,7 @@ pub(crate) fn decode_messages<'a>(messages: impl Iterator<Item = (u16, &'a [u8])
             }
         }
         table.counters.extend(of_type(NFT_MSG_NEWOBJ).into_iter().filter_map(counter));
-        let key = TableKey { family, name: TABLE.to_owned() };
+        let key = TableKey { family, name: TABLE.into() };
         let lists = of_type(NFT_MSG_NEWSETELEM);
         for (name, declaration) in &table.sets {
             let is_about = |attributes: &&Attributes<'_>| {

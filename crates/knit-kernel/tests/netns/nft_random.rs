@@ -38,7 +38,7 @@ fn observed(node: &TestNode) -> Filter {
 /// Compares what `nft` lists with the model.
 fn check_listing(node: &TestNode, filter: &Filter) -> Result<(), TestCaseError> {
     for (key, table) in &filter.tables {
-        let arguments = ["list", "table", key.family.name(), key.name.as_str()];
+        let arguments = ["list", "table", key.family.name(), key.name.as_ref()];
         let listed = node.host.output("nft", &[&["-n", "-j"], &arguments[..]].concat());
         let listed = listed.map_err(|error| TestCaseError::fail(format!("{error}\n{table:?}")))?;
         let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();

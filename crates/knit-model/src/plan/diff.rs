@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::field_changes::{changes, up_change};
 use super::filter_steps::{self, PlannedFilterStep};
 use super::link_decisions::decide_links;
 use super::parents::{depth, implied_mtu_changes, parent_of, required_links};
 use super::removal::{LinkKey, Removal};
-use super::{Desired, FieldChange, ItemKey, Plan, PlannedStep, Step, StepEffect};
+use super::{Desired, FieldChange, ItemKey, Plan, PlannedStep, Step};
 use crate::filter::{Filter, FilterItem, FilterStep};
 use crate::link::{Kind, Link, Master};
 use crate::name::IfName;
@@ -159,21 +160,25 @@ impl Builder<'_> {
         self.steps.push(PlannedStep { scope: scope.clone(), step, origins, implied: false, note: None });
     }
 
-    fn origins(&self, scope: &Scope, item: ItemKey) -> Vec<Provenance> {
+    fn origins(&self, scope: &Scope, item: ItemKey) -> Vec<Arc<Provenance>> {
         let stated = self.desired.origins.get(&(scope.clone(), item)).cloned();
         stated.unwrap_or_else(|| self.desired.default_origin.iter().cloned().collect())
     }
 
-    /// The origins of a step on the packet filter: sets, chains and counters have those of their table.
-    fn filter_origins(&self, scope: &Scope, step: &FilterStep) -> Vec<Provenance> {
-        let item = match step.item() {
-            item @ (FilterItem::Table(_) | FilterItem::Element(_)) => item,
-            _ if step.effect() == StepEffect::Remove => return Vec::new(),
-            FilterItem::Set(table, _) | FilterItem::Counter(table, _) | FilterItem::Chain(table, _) => {
-                FilterItem::Table(table)
+    /// The origins of a step on the packet filter: sets, chains and counters have those of their table, elements that of their scope.
+    fn filter_origins(&self, scope: &Scope, step: &FilterStep) -> Vec<Arc<Provenance>> {
+        let default = self.desired.default_origin.as_ref();
+        match step {
+            FilterStep::AddElement(..) | FilterStep::ReplaceElement { .. } => {
+                let origin = self.desired.element_origins.get(scope).or(default);
+                origin.cloned().into_iter().collect()
             }
-        };
-        self.origins(scope, ItemKey::Filter(item))
+            FilterStep::RemoveElement(..) => default.cloned().into_iter().collect(),
+            FilterStep::RemoveSet(..) | FilterStep::RemoveCounter(..) | FilterStep::RemoveChain(..) => {
+                Vec::new()
+            }
+            _ => self.origins(scope, ItemKey::Filter(FilterItem::Table(step.table().clone()))),
+        }
     }
 
     fn is_blocked(&self, scope: &Scope, link: &IfName) -> bool {

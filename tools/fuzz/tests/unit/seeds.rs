@@ -356,7 +356,7 @@ fn nftables() -> Vec<Seed> {
     let compiled = index.compile([LocalPod { namespace: "shop", name: "web", uid: "u1" }]);
     let mut table = FilterTable::default();
     dispatch(&mut table, &compiled.tables);
-    let key = TableKey { family: TableFamily::Inet, name: TABLE.to_owned() };
+    let key = TableKey { family: TableFamily::Inet, name: TABLE.into() };
     let mut filter = Filter { tables: [(key, table)].into(), ..Filter::default() };
     filter.elements.extend(compiled.elements.into_iter().chain(index.peer_elements()));
     let host = ScopeState { filter, ..ScopeState::default() };

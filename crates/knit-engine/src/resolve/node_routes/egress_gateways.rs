@@ -164,7 +164,7 @@ pub(crate) fn drop_conflicting_addresses(state: &State, resolved: &mut Resolved,
         let origins = resolved.desired.origins.remove(&item).unwrap_or_default();
         let requests: BTreeSet<(ObjectKey, String)> = origins
             .into_iter()
-            .filter_map(|origin| Some((ObjectKey::of(origin.object.as_ref()?), origin.field)))
+            .filter_map(|origin| Some((ObjectKey::of(origin.object.as_ref()?), origin.field.clone())))
             .collect();
         let is_requested =
             |object: &ObjectKey, item: &ItemReport| requests.contains(&(object.clone(), item.field.clone()));
