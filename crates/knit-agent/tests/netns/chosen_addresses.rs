@@ -27,7 +27,7 @@ impl Pods {
     fn new(test: &str) -> Self {
         let testbed = Testbed::new(test);
         let (host, folder) = (testbed.host(), TempDir::new().unwrap());
-        let agent = host.run(|| reopen(folder.path()));
+        let agent = host.run_as_agent(|| reopen(folder.path()));
         let mut pods = Self { host, agent, _folder: folder, testbed };
         pods.apply(NETWORK);
         pods
@@ -39,14 +39,14 @@ impl Pods {
         let labels: BTreeMap<String, String> =
             labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         let (agent, pid) = (&mut self.agent, pod.pid());
-        self.host.run(|| agent.add_sandbox("default", name, labels, pid).unwrap());
+        self.host.run_as_agent(|| agent.add_sandbox("default", name, labels, pid).unwrap());
         assert_eq!(problems(&self.agent), "");
         pod
     }
 
     fn apply(&mut self, yaml: &str) {
         let agent = &mut self.agent;
-        self.host.run(|| agent.apply(objects(yaml), "test").unwrap());
+        self.host.run_as_agent(|| agent.apply(objects(yaml), "test").unwrap());
         assert_eq!(problems(&self.agent), "");
     }
 
@@ -108,7 +108,7 @@ fn a_macvlan_cannot_send_with_the_addresses_of_another_pod() {
         assert_eq!(arrived, dropped == 0, "{name} {mac:?} {address}: {warnings:?}");
         // Another macvlan with this MAC address on the same interface could not exist.
         if dropped > 0 {
-            pods.host.run(|| pods.agent.delete(&[key(name)], "test").unwrap());
+            pods.host.run_as_agent(|| pods.agent.delete(&[key(name)], "test").unwrap());
         }
     }
     assert!(arrives(&victim, "net1", &listener, "10.1.0.4"), "the owner is not affected");
@@ -118,7 +118,7 @@ fn a_macvlan_cannot_send_with_the_addresses_of_another_pod() {
     eventually("packets arrive without the rules", TIMEOUT, || {
         arrives(&evil, "both0", &listener, "10.1.0.4")
     });
-    pods.host.run(|| pods.agent.node().handle(Event::PacketFilterChanged).unwrap());
+    pods.host.run_as_agent(|| pods.agent.node().handle(Event::PacketFilterChanged).unwrap());
     assert!(!arrives(&evil, "both0", &listener, "10.1.0.4"), "the rules are restored");
 }
 

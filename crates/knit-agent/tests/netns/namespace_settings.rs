@@ -48,13 +48,13 @@ impl TwoNamespaces {
         host.set_sysctl("net.ipv6.conf.all.forwarding", "1");
         let (lab, shop) = (testbed.pod("lab"), testbed.pod("shop"));
         let folder = TempDir::new().unwrap();
-        let agent = host.run(|| Standalone::open(folder.path()).unwrap());
+        let agent = host.run_as_agent(|| Standalone::open(folder.path()).unwrap());
         Self { external, host, lab, shop, agent: Some(agent), folder, _testbed: testbed }
     }
 
     fn handle(&mut self, event: Event) -> Vec<(CallId, CallResult)> {
         let agent = self.agent.as_mut().unwrap();
-        self.host.run(|| agent.node().handle(event).unwrap().answers)
+        self.host.run_as_agent(|| agent.node().handle(event).unwrap().answers)
     }
 
     fn configure(&mut self, node_routes: NodeRoutesIntent) {
@@ -93,7 +93,7 @@ impl TwoNamespaces {
     fn restart(&mut self) {
         self.agent = None;
         let folder = self.folder.path();
-        self.agent = Some(self.host.run(|| reopen(folder)));
+        self.agent = Some(self.host.run_as_agent(|| reopen(folder)));
         self.handle(Event::Restarted);
         self.handle(Event::PacketFilterChanged);
     }

@@ -5,6 +5,7 @@ use knit_crds::attachments::{AllowedPlugins, Attachment, Definition, network_sta
 use knit_engine::{Event, StoredObject, pod_annotations};
 use knit_model::provenance::ObjectRef;
 use knit_model::{Sandbox, SandboxId};
+use knit_testbed::Deployed;
 use serde_json::{Value, json};
 
 use crate::support::test_host::{TestHost, live_leases, objects, problems};
@@ -87,7 +88,7 @@ fn annotate(node: &mut Standalone, sandbox: &Sandbox, networks: &str) -> Vec<Val
 fn running_pod_gets_the_networks_it_names() {
     let host = TestHost::new("attachments");
     host.netns.ip(&["link", "set", "nic0", "up"]);
-    host.on_host(|| {
+    host.netns.run_as(Deployed::PrimaryWithAttachments, || {
         let mut node = host.open();
         let sandbox = add_sandbox(&host, &mut node);
         node.apply(objects(UPLINK), "test").unwrap();
@@ -153,7 +154,7 @@ fn running_pod_gets_the_networks_it_names() {
 fn shared_range_waits_for_a_block_of_this_node() {
     let host = TestHost::new("attachshared");
     host.netns.ip(&["link", "set", "nic0", "up"]);
-    host.on_host(|| {
+    host.netns.run_as(Deployed::PrimaryWithAttachments, || {
         let mut node = host.open();
         let sandbox = add_sandbox(&host, &mut node);
         node.apply(objects(UPLINK), "test").unwrap();

@@ -80,7 +80,7 @@ impl PolicyNode {
         host.set_sysctl("net.ipv6.conf.all.forwarding", "1");
         let pods = PODS.map(|name| (name, testbed.pod(name))).into();
         let folder = TempDir::new().unwrap();
-        let agent = host.run(|| Standalone::open(folder.path()).unwrap());
+        let agent = host.run_as_agent(|| Standalone::open(folder.path()).unwrap());
         let labels = PODS.map(|name| (name, Labels::from([("app".to_owned(), name.to_owned())]))).into();
         let mut node = Self {
             isolated: false,
@@ -173,7 +173,7 @@ impl PolicyNode {
 
     fn handle(&mut self, event: Event) -> Vec<(CallId, CallResult)> {
         let agent = self.agent.as_mut().unwrap();
-        self.host.run(|| agent.node().handle(event).unwrap().answers)
+        self.host.run_as_agent(|| agent.node().handle(event).unwrap().answers)
     }
 
     fn attach_all(&mut self) {
@@ -286,7 +286,7 @@ impl PolicyNode {
     fn restart(&mut self) {
         self.agent = None;
         let folder = self.folder.path();
-        self.agent = Some(self.host.run(|| reopen(folder)));
+        self.agent = Some(self.host.run_as_agent(|| reopen(folder)));
         self.handle(Event::Restarted);
         self.handle(Event::Resync);
     }
@@ -349,7 +349,7 @@ fn only_what_a_policy_allows_reaches_a_pod() {
     // No unit owns the elements of peers, but they are no strays.
     let strays = {
         let agent = node.agent.as_mut().unwrap();
-        node.host.run(|| agent.node().strays().unwrap())
+        node.host.run_as_agent(|| agent.node().strays().unwrap())
     };
     assert!(strays.is_empty(), "{strays}");
     // Neither a restart nor a lost table opens the pod.

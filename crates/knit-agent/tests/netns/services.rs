@@ -167,7 +167,7 @@ impl ServiceNode {
         host.set_sysctl("net.ipv6.conf.all.forwarding", "1");
         let pods = PODS.map(|name| (name, testbed.pod(name))).into();
         let folder = TempDir::new().unwrap();
-        let agent = host.run(|| Standalone::open(folder.path()).unwrap());
+        let agent = host.run_as_agent(|| Standalone::open(folder.path()).unwrap());
         let mut node = Self {
             external,
             host,
@@ -225,7 +225,7 @@ impl ServiceNode {
 
     fn handle(&mut self, event: Event) -> Vec<(CallId, CallResult)> {
         let agent = self.agent.as_mut().unwrap();
-        self.host.run(|| agent.node().handle(event).unwrap().answers)
+        self.host.run_as_agent(|| agent.node().handle(event).unwrap().answers)
     }
 
     fn attach_all(&mut self) {
@@ -302,7 +302,7 @@ impl ServiceNode {
     fn restart(&mut self) {
         self.agent = None;
         let folder = self.folder.path();
-        self.agent = Some(self.host.run(|| reopen(folder)));
+        self.agent = Some(self.host.run_as_agent(|| reopen(folder)));
         self.handle(Event::Restarted);
         self.handle(Event::Resync);
     }
@@ -437,7 +437,7 @@ fn the_search_for_strays_leaves_services_and_affinity_alone() {
         ServiceNode::with("svc-strays", Service { affinity: Some(60), ..service() }, &["web0", "web1"]);
     let (pods, _) = node.answers("client", CLUSTER[0], PORT);
     let agent = node.agent.as_mut().unwrap();
-    let strays = node.host.run(|| agent.node().strays().unwrap());
+    let strays = node.host.run_as_agent(|| agent.node().strays().unwrap());
     assert!(strays.is_empty(), "{strays}");
     node.handle(Event::Resync);
     assert_eq!(node.answers("client", CLUSTER[0], PORT).0, pods, "the client is still known");

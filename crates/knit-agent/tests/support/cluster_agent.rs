@@ -52,8 +52,8 @@ impl ClusterAgent {
         };
         configure(&mut config);
         let (sandboxes, lists) = watch::channel(BTreeMap::new());
-        // Threads inherit the network namespace of the one that starts them.
-        let (daemon, runtime) = host.run(|| {
+        // Threads inherit the network namespace and the capabilities of the one that starts them.
+        let (daemon, runtime) = host.run_as_agent(|| {
             let daemon = Daemon::start(config.options(None).unwrap(), None).unwrap();
             let runtime =
                 tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

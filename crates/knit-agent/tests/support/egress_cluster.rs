@@ -74,7 +74,7 @@ impl EgressCluster {
             host.set_sysctl("net.ipv4.conf.all.rp_filter", "1");
             let pods = NAMESPACES.map(|namespace| testbed.pod(&format!("{namespace}-{}", NAMES[at])));
             let folder = TempDir::new().unwrap();
-            let node = host.run(|| Standalone::open(folder.path()).unwrap());
+            let node = host.run_as_agent(|| Standalone::open(folder.path()).unwrap());
             Member { host, pods: pods.into(), node, folder }
         });
         let mut nodes = Self { external, members: members.into(), generation: 0, _testbed: testbed };
@@ -97,7 +97,7 @@ impl EgressCluster {
 
     fn handle(&mut self, at: usize, event: Event) -> Vec<(CallId, CallResult)> {
         let Member { host, node, .. } = &mut self.members[at];
-        host.run(|| node.node().handle(event).unwrap().answers)
+        host.run_as_agent(|| node.node().handle(event).unwrap().answers)
     }
 
     fn attach(&mut self, at: usize, which: usize) {
@@ -226,8 +226,8 @@ impl EgressCluster {
     pub fn restart_without_state(&mut self, at: usize) {
         let Member { host, node, folder, .. } = &mut self.members[at];
         *folder = TempDir::new().unwrap();
-        *node = host.run(|| Standalone::open(folder.path()).unwrap());
-        host.run(|| node.node().repair_strays().unwrap());
+        *node = host.run_as_agent(|| Standalone::open(folder.path()).unwrap());
+        host.run_as_agent(|| node.node().repair_strays().unwrap());
     }
 
     /// Whether the node's link has the gateway's first address.
@@ -242,7 +242,7 @@ impl EgressCluster {
 
     pub fn repair(&mut self, at: usize) -> Vec<String> {
         let Member { host, node, .. } = &mut self.members[at];
-        host.run(|| node.repair().unwrap().iter().map(ToString::to_string).collect())
+        host.run_as_agent(|| node.repair().unwrap().iter().map(ToString::to_string).collect())
     }
 
     /// Asserts that a resync finds nothing to do.

@@ -45,7 +45,7 @@ impl InterfaceNode {
         let tracking = "table inet probe { chain probe { ct state new accept; }; }; delete table inet probe";
         host.output("nft", &[tracking]).unwrap();
         let folder = TempDir::new().unwrap();
-        let agent = host.run(|| Standalone::open(folder.path()).unwrap());
+        let agent = host.run_as_agent(|| Standalone::open(folder.path()).unwrap());
         let clean = pods.iter().map(|(name, pod)| (*name, Dump::settled(pod.namespace()))).collect();
         let mut node = Self {
             host,
@@ -61,7 +61,7 @@ impl InterfaceNode {
         for name in PODS {
             let (labels, pid) = (labels(name), node.pods[name].pid());
             let agent = node.agent.as_mut().unwrap();
-            node.host.run(|| agent.add_sandbox(NAMESPACE, name, labels, pid).unwrap());
+            node.host.run_as_agent(|| agent.add_sandbox(NAMESPACE, name, labels, pid).unwrap());
         }
         node.apply_objects(yaml);
         node
@@ -69,7 +69,7 @@ impl InterfaceNode {
 
     pub fn apply_objects(&mut self, yaml: &str) {
         let agent = self.agent.as_mut().unwrap();
-        self.host.run(|| agent.apply(objects(yaml), "test").unwrap());
+        self.host.run_as_agent(|| agent.apply(objects(yaml), "test").unwrap());
         assert_eq!(problems(agent), "");
         self.read_networks();
     }
@@ -77,7 +77,7 @@ impl InterfaceNode {
     pub fn delete_objects(&mut self, yaml: &str) {
         let keys = super::test_host::keys(yaml);
         let agent = self.agent.as_mut().unwrap();
-        self.host.run(|| agent.delete(&keys, "test").unwrap());
+        self.host.run_as_agent(|| agent.delete(&keys, "test").unwrap());
         self.read_networks();
     }
 
@@ -104,7 +104,7 @@ impl InterfaceNode {
 
     fn handle(&mut self, event: Event) {
         let agent = self.agent.as_mut().unwrap();
-        self.host.run(|| agent.node().handle(event).unwrap());
+        self.host.run_as_agent(|| agent.node().handle(event).unwrap());
     }
 
     fn policy_event(&mut self, event: PolicyEvent) {
@@ -159,7 +159,7 @@ impl InterfaceNode {
     pub fn restart(&mut self) {
         self.agent = None;
         let folder = self.folder.path();
-        self.agent = Some(self.host.run(|| reopen(folder)));
+        self.agent = Some(self.host.run_as_agent(|| reopen(folder)));
         self.handle(Event::Policies(PolicyEvent::OnInterfaces(true)));
         self.handle(Event::Resync);
     }

@@ -69,7 +69,7 @@ impl OverlayCluster {
             let length = if over_ipv6 { 64 } else { 24 };
             host.address("eth0", &format!("{}/{length}", address(over_ipv6, at)));
             let folder = TempDir::new().unwrap();
-            let node = host.run(|| Standalone::open(folder.path()).unwrap());
+            let node = host.run_as_agent(|| Standalone::open(folder.path()).unwrap());
             let before = Dump::settled(&host);
             Member { host, node, _folder: folder, before }
         });
@@ -82,7 +82,7 @@ impl OverlayCluster {
 
     pub fn handle(&mut self, at: usize, event: Event) {
         let Member { host, node, .. } = &mut self.members[at];
-        host.run(|| node.node().handle(event).unwrap());
+        host.run_as_agent(|| node.node().handle(event).unwrap());
     }
 
     fn broadcast(&mut self, event: impl Fn(usize) -> Event) {
@@ -195,14 +195,14 @@ spec: {{interfaceName: blue0, network: blue}}
         let pod = self.testbed.pod(&format!("{namespace}-{name}-{}", self.created));
         let labels = BTreeMap::from([("podnetwork.opdev.io/veth".to_owned(), label.to_owned())]);
         let Member { host, node, .. } = &mut self.members[at];
-        host.run(|| node.add_sandbox(namespace, name, labels, pod.pid()).unwrap());
+        host.run_as_agent(|| node.add_sandbox(namespace, name, labels, pod.pid()).unwrap());
         self.pods.insert(id, pod);
     }
 
     pub fn remove_pod(&mut self, at: usize, namespace: &str, name: &str) {
         let Member { host, node, .. } = &mut self.members[at];
-        host.run(|| node.delete_sandbox(namespace, name).unwrap());
-        host.run(|| node.node().clean_up().unwrap());
+        host.run_as_agent(|| node.delete_sandbox(namespace, name).unwrap());
+        host.run_as_agent(|| node.node().clean_up().unwrap());
         self.pods.remove(&format!("{namespace}/{name}"));
     }
 
@@ -258,7 +258,7 @@ spec: {{interfaceName: blue0, network: blue}}
     pub fn assert_no_drift(&mut self) {
         for Member { host, node, .. } in &mut self.members {
             let repairs: Vec<String> =
-                host.run(|| node.repair().unwrap().iter().map(ToString::to_string).collect());
+                host.run_as_agent(|| node.repair().unwrap().iter().map(ToString::to_string).collect());
             assert_eq!(repairs, [""; 0], "{}", host.label());
         }
     }
@@ -296,7 +296,7 @@ spec: {{interfaceName: blue0, network: blue}}
             self.broadcast(|_| Event::ObjectDeleted(object.clone()));
         }
         for Member { host, node, before, .. } in &mut self.members {
-            host.run(|| node.node().clean_up().unwrap());
+            host.run_as_agent(|| node.node().clean_up().unwrap());
             let deadline = Instant::now() + TIMEOUT;
             loop {
                 let difference = before.difference(&Dump::take(host));

@@ -87,7 +87,7 @@ impl RoutedCluster {
             }
             let pod = testbed.pod(&format!("pod-{}", NAMES[at]));
             let folder = TempDir::new().unwrap();
-            let node = host.run(|| Standalone::open(folder.path()).unwrap());
+            let node = host.run_as_agent(|| Standalone::open(folder.path()).unwrap());
             let before = Dump::settled(&host);
             Member { host, pod, node, folder, before }
         });
@@ -105,7 +105,7 @@ impl RoutedCluster {
         }
         ALL.into_iter().for_each(|at| self.connect_pod(at));
         for Member { host, node, .. } in &mut self.members {
-            host.run(|| node.node().clean_up().unwrap());
+            host.run_as_agent(|| node.node().clean_up().unwrap());
         }
     }
 
@@ -129,7 +129,7 @@ impl RoutedCluster {
     pub fn lose_state(&mut self, at: usize) {
         let member = &mut self.members[at];
         let folder = TempDir::new().unwrap();
-        member.node = member.host.run(|| Standalone::open(folder.path()).unwrap());
+        member.node = member.host.run_as_agent(|| Standalone::open(folder.path()).unwrap());
         member.folder = folder;
         self.update_peers(at, &ALL, self.transport);
     }
@@ -162,7 +162,7 @@ impl RoutedCluster {
             ALL.map(|at| self.members[at].node.state().public_key().filter(|_| without_key != Some(at)));
         let member = &mut self.members[at];
         let (host, node) = (&member.host, &mut member.node);
-        host.run(|| {
+        host.run_as_agent(|| {
             let connected = connected_routes(&Netns::current().unwrap()).unwrap();
             let info = |other: &usize| NodeInfo {
                 name: NAMES[*other].to_owned(),
@@ -342,7 +342,7 @@ impl RoutedCluster {
 
     pub fn repair(&mut self, at: usize) -> Vec<String> {
         let Member { host, node, .. } = &mut self.members[at];
-        host.run(|| node.repair().unwrap().iter().map(ToString::to_string).collect())
+        host.run_as_agent(|| node.repair().unwrap().iter().map(ToString::to_string).collect())
     }
 
     /// Asserts that a resync finds nothing to do.
@@ -376,8 +376,8 @@ impl RoutedCluster {
         for Member { host, pod, node, .. } in &mut self.members {
             pod.namespace().ip(&["link", "del", "eth0"]);
             let deleted = Event::ObjectDeleted(cluster::key());
-            host.run(|| node.node().handle(deleted).unwrap());
-            host.run(|| node.node().clean_up().unwrap());
+            host.run_as_agent(|| node.node().handle(deleted).unwrap());
+            host.run_as_agent(|| node.node().clean_up().unwrap());
         }
         let before: Vec<Dump> = self.members.iter().map(|member| member.before.clone()).collect();
         self.assert_matches(&before);

@@ -38,9 +38,9 @@ impl TestHost {
         Self { netns: host, pod, folder: TempDir::new().unwrap(), _testbed: testbed }
     }
 
-    /// Runs a closure in the host's netns, as the agent runs.
+    /// Runs a closure in the host's netns with the capabilities of the agent.
     pub fn on_host<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        self.netns.run(work)
+        self.netns.run_as_agent(work)
     }
 
     /// Opens the node, as a start of the agent does.
