@@ -181,7 +181,7 @@ fn is_taken(error: &Error) -> bool {
 
 /// Whether the kernel has tables with an owner that outlive it.
 pub(crate) fn supports_owner(socket: &mut Socket) -> Result<bool> {
-    let table = TableKey { family: TableFamily::Inet, name: PROBE_TABLE.to_owned() };
+    let table = TableKey { family: TableFamily::Inet, name: PROBE_TABLE.into() };
     let message = encode::new_table(&table, FLAGS, "check a table with an owner".to_owned());
     match socket.check_transaction(NFNL_SUBSYS_NFTABLES, UPDATE, &[message]) {
         Ok(()) => Ok(true),
