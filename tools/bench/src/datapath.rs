@@ -2,7 +2,7 @@
 //!
 //! Each topology has its own host namespace and two pods; all are measured alternately in short slices.
 
-mod program;
+pub mod program;
 mod topology;
 
 use anyhow::Result;

@@ -17,6 +17,7 @@ mod kinds;
 mod kni;
 mod messages;
 mod netlink_host;
+mod policy;
 mod primary;
 mod reference;
 mod scale;
@@ -69,6 +70,9 @@ enum Bench {
     /// Services translated by Knit's agent compared with kube-proxy in nftables mode, from 10 to 30,000: changes, programming,
     /// connections, requests, memory; on a separate cluster (needs root)
     Services(services::Options),
+    /// NetworkPolicies on a node with 500 pods and 1,000 policies: changes until packets show them, connections, requests, a pod's
+    /// start, a flood; without an API server (needs root)
+    Policy(policy::Options),
     /// Many agents in one process against a real API server, with simulated kernels: API requests and bytes, memory, CPU, from an
     /// object to its effect; ways to watch all pods; hollow kube-proxies as a peer (needs root)
     Fleet(fleet::Options),
@@ -102,7 +106,11 @@ struct Cli {
 impl Bench {
     /// Whether it only shows that the benchmark works, also with an unoptimised build.
     fn is_trial(&self) -> bool {
-        matches!(self, Self::Services(options) if options.is_trial())
+        match self {
+            Self::Services(options) => options.is_trial(),
+            Self::Policy(options) => options.is_trial(),
+            _ => false,
+        }
     }
 }
 
@@ -127,6 +135,7 @@ fn main() -> Result<()> {
         Bench::Primary(options) => primary::run(&options)?.print(options.is_json()),
         Bench::Scale(options) => scale::run(&options)?.print(options.is_json()),
         Bench::Services(options) => services::run(&options)?.print(options.is_json()),
+        Bench::Policy(options) => policy::run(&options)?.print(options.is_json()),
         Bench::Fleet(options) => fleet::run(&options)?.print(options.is_json()),
         Bench::FleetProcess(options) => fleet::process::serve(&options),
         Bench::WatchPods(options) => fleet::pod_watch::serve(&options),

@@ -7,7 +7,7 @@
 
 mod change;
 mod connect;
-mod node;
+pub mod node;
 mod objects;
 mod programming;
 mod proxy;
@@ -260,7 +260,7 @@ fn suffix(services: usize) -> String {
 }
 
 /// A number below a million with a separator.
-fn thousands(number: usize) -> String {
+pub fn thousands(number: usize) -> String {
     let text = number.to_string();
     match text.len().checked_sub(3).map(|at| text.split_at(at)) {
         Some((thousands, rest)) if !thousands.is_empty() => format!("{thousands},{rest}"),

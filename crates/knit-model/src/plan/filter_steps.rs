@@ -61,7 +61,7 @@ pub(super) fn additions(desired: &Filter, observed: &Filter, at_links: bool) -> 
         is_in_phase(&key.table)
             && key.has_range()
             && !desired.elements.contains_key(key)
-            && stays(desired, observed, key)
+            && stays(desired, observed, &recreated, key)
     };
     for (key, data) in observed.elements.iter().filter(|(key, _)| is_replaced_range(key)) {
         steps.push((FilterStep::RemoveElement(key.clone(), data.clone()), false));
@@ -88,15 +88,13 @@ pub(super) fn additions(desired: &Filter, observed: &Filter, at_links: bool) -> 
 }
 
 /// Whether the set of an observed element stays as it is. If another unit owns the table, it does.
-fn stays(desired: &Filter, observed: &Filter, element: &ElementKey) -> bool {
+fn stays(desired: &Filter, observed: &Filter, recreated: &BTreeSet<TableKey>, element: &ElementKey) -> bool {
     let declared = |filter: &Filter| {
         filter.tables.get(&element.table).map(|table| table.sets.contains_key(&element.set))
     };
     match (declared(observed), declared(desired)) {
         (None, _) => true,
-        (Some(_), declared) => {
-            declared == Some(true) && !recreated(desired, observed).contains(&element.table)
-        }
+        (Some(_), declared) => declared == Some(true) && !recreated.contains(&element.table),
     }
 }
 
@@ -107,7 +105,7 @@ pub(super) fn removals(desired: &Filter, observed: &Filter) -> Vec<PlannedFilter
     for (key, data) in &observed.elements {
         let has_table = !observed.tables.contains_key(&key.table) || desired.tables.contains_key(&key.table);
         let is_gone = recreated.contains(&key.table) || desired.elements.contains_key(key);
-        let stays = stays(desired, observed, key);
+        let stays = stays(desired, observed, &recreated, key);
         if has_table && !is_gone && !(stays && key.has_range()) {
             steps.push((FilterStep::RemoveElement(key.clone(), data.clone()), !stays));
         }

@@ -46,7 +46,8 @@ impl Drop for AttachedProgram {
     }
 }
 
-fn compile() -> Result<Vec<u8>> {
+/// Compiles the program.
+pub fn compile() -> Result<Vec<u8>> {
     let folder = tempfile::tempdir().context("cannot create a temporary directory")?;
     let object = folder.path().join("redirect.o");
     let mut clang = Command::new("clang");
