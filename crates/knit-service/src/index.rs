@@ -161,7 +161,7 @@ impl ServiceIndex {
         at_port(self.slices_of(key), &self.node, family, (&port.name, port.protocol))
     }
 
-    fn slices_of(&self, key: &ServiceKey) -> impl Iterator<Item = &EndpointSlice> {
+    pub(crate) fn slices_of(&self, key: &ServiceKey) -> impl Iterator<Item = &EndpointSlice> {
         self.slices_of.get(key).into_iter().flatten().filter_map(|slice| self.slices.get(slice))
     }
 
@@ -272,12 +272,14 @@ impl ServiceIndex {
             }
         }
         let local_endpoints = self.local_endpoints(&service.key);
+        let announcing_nodes = self.announcing_nodes(&service);
         let mut state = ServiceState {
             service,
             ports,
             claims: ServiceClaims::new(),
             has: BTreeSet::new(),
             local_endpoints,
+            announcing_nodes,
         };
         state.claims = state.all_claims();
         state

@@ -9,6 +9,7 @@
 //! the label `service.kubernetes.io/service-proxy-name`; and EndpointSlices with the label `service.kubernetes.io/headless`
 //! or addresses that are host names.
 
+mod announced;
 mod chain;
 mod choice;
 mod claims;
@@ -23,11 +24,14 @@ mod tables;
 mod translation;
 mod udp;
 
+pub use announced::Announced;
 pub use chain::{BackendChain, Scope, chain_elements};
 pub use endpoints::{Endpoint, EndpointSlice, NodeFacts, SliceKey, SlicePort};
 pub use evaluate::{Connection, Decision, DenyReason, FrontendKind, ServiceMatch, SourceClass};
 pub use index::{HealthCheck, ServiceIndex};
-pub use names::{NAME_PREFIX, is_dynamic_set, is_service_name, node_port_address_set, pod_set};
+pub use names::{
+    NAME_PREFIX, announced_set, is_dynamic_set, is_service_name, node_port_address_set, pod_set,
+};
 pub use service::{Backend, Frontend, Protocol, Service, ServiceKey, ServicePort};
 pub use tables::{TableOptions, dispatch};
 pub use udp::UdpFrontends;

@@ -1,6 +1,6 @@
 //! What follows from one Service and its endpoints for this node.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use knit_model::filter::field::IpFamily;
@@ -22,6 +22,9 @@ pub(crate) struct ServiceState {
     pub(crate) has: BTreeSet<Claim>,
     /// How many ready endpoints it has on this node.
     pub(crate) local_endpoints: usize,
+    /// The nodes that may announce the IPs of its load balancer of a family, if not all may.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) announcing_nodes: BTreeMap<IpFamily, BTreeSet<String>>,
 }
 
 /// The backends of a port in one family.
@@ -84,9 +87,12 @@ impl ServiceState {
         for port in &self.ports {
             claims.insert(Claim::Address(port.identity.address), Rank::ClusterIp);
             claims.insert(Claim::Frontend(port.identity.frontend()), Rank::ClusterIp);
-            for (_, frontend) in self.external_frontends(port) {
+            for (kind, frontend) in self.external_frontends(port) {
                 if let Frontend::Address { address, .. } = frontend {
                     claims.insert(Claim::Address(address), Rank::Other);
+                    if self.service.announced && kind == FrontendKind::LoadBalancer {
+                        claims.insert(Claim::Announced(address), Rank::Other);
+                    }
                 }
                 claims.insert(Claim::Frontend(frontend), Rank::Other);
             }

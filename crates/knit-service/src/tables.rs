@@ -4,6 +4,8 @@
 //! although it is addressed to a Service is answered or dropped by filter chains.
 //!
 //! Connections that have to return through this node get a mark until they are masqueraded.
+//!
+//! A load balancer's IP that this node announces is an address of the node. Only ports of Services are open there.
 
 use std::collections::BTreeSet;
 
@@ -21,6 +23,8 @@ use crate::translation::Frontends;
 /// rules that kube-proxy leaves behind have no effect.
 const DNAT: i32 = -101;
 const TCP: u8 = 6;
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
 /// Before every DNAT: source ranges are about the load balancer's IP.
 const BEFORE_DNAT: i32 = -110;
 const FILTER: i32 = 0;
@@ -30,6 +34,7 @@ const SNAT: i32 = 99;
 const SOURCES: &str = "service_sources";
 const UNAVAILABLE: &str = "service_unavailable";
 const UNAVAILABLE_NODE_PORTS: &str = "service_unavailable_node_ports";
+const CLOSED_PORTS: &str = "service_closed_ports";
 
 /// What the rules depend on besides the chains in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,6 +77,7 @@ pub fn dispatch(table: &mut FilterTable, chains: &BTreeSet<BackendChain>, option
     add(SOURCES, check_sources);
     add(UNAVAILABLE, answer);
     add(UNAVAILABLE_NODE_PORTS, answer_node_ports);
+    add(CLOSED_PORTS, close_ports);
     add_base_chains(table, options);
 }
 
@@ -80,6 +86,7 @@ fn declare(table: &mut FilterTable, ips: &Frontends, options: &TableOptions) {
     let (family, address) = (ips.family, ips.family.data_type());
     let mut add = |name: &str, set: FilterSet| drop(table.sets.insert(ips.set(name), set));
     add(names::CLUSTER_IPS, FilterSet::keys(&[address]));
+    add(names::ANNOUNCED, FilterSet::keys(&[address]));
     add(names::HAIRPIN, FilterSet::keys(&[address, address]));
     add(names::RESTRICTED, FilterSet::keys(&ips.key()));
     let sources = FilterSet::keys(&[&ips.key()[..], &[address]].concat());
@@ -109,7 +116,8 @@ fn add_base_chains(table: &mut FilterTable, options: &TableOptions) {
     add("service_filter_output", ChainType::Filter, Hook::Output, FILTER, vec![answer()]);
     let to_node = IpFamily::ALL.map(|family| to_node_ports(family, is_new().without_dnat(), options));
     let to_node = to_node.map(|rule| rule.jump(UNAVAILABLE_NODE_PORTS));
-    let input = [answer()].into_iter().chain(to_node).collect();
+    let closed = is_new().without_dnat().jump(CLOSED_PORTS);
+    let input = [answer()].into_iter().chain(to_node).chain([closed]).collect();
     add("service_filter_input", ChainType::Filter, Hook::Input, FILTER, input);
     add("service_snat", ChainType::Nat, Hook::Postrouting, SNAT, masquerade());
 }
@@ -138,9 +146,10 @@ fn mark_connections(ips: &Frontends) -> [FilterRule; 3] {
 
 /// Matches packets to the node's addresses that have node ports.
 fn to_node_ports(family: IpFamily, rule: FilterRule, options: &TableOptions) -> FilterRule {
-    let rule = rule.family(family).to_local();
+    let (to, announced) = ([Field::Destination(family)], names::announced_set(family));
+    let rule = rule.family(family).to_local().not_in_set(&to, &announced);
     match options.node_port_addresses {
-        true => rule.in_set(&[Field::Destination(family)], &names::node_port_address_set(family)),
+        true => rule.in_set(&to, &names::node_port_address_set(family)),
         false => rule,
     }
 }
@@ -164,6 +173,19 @@ fn answer(family: IpFamily) -> Vec<FilterRule> {
 
 fn answer_node_ports(family: IpFamily) -> Vec<FilterRule> {
     without_endpoints(&Frontends::node_ports(family)).into()
+}
+
+/// Rejects connections to announced addresses that no Service has translated: they would reach programs of the node. The
+/// addresses answer pings.
+fn close_ports(family: IpFamily) -> Vec<FilterRule> {
+    let ips = Frontends::ips(family);
+    let icmp = if family == IpFamily::V4 { ICMP } else { ICMPV6 };
+    let to_announced = |rule: FilterRule| {
+        rule.is_not(Field::L4Protocol, icmp)
+            .in_set(&[Field::Destination(family)], &ips.set(names::ANNOUNCED))
+            .comment("no such port")
+    };
+    reject(&ips, to_announced).into()
 }
 
 fn without_endpoints(frontends: &Frontends) -> [FilterRule; 3] {

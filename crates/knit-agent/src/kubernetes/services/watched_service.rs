@@ -8,6 +8,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use knit_service::{Protocol, Service, ServiceKey, ServicePort};
 use serde::Deserialize;
 
+/// The condition in the status of a Service that tells whether the controller assigned its addresses.
+const ADDRESS_ASSIGNED: &str = "knit.opdev.io/AddressAssigned";
 /// The affinity timeout that Kubernetes defaults to.
 const AFFINITY_SECONDS: u32 = 10_800;
 
@@ -98,6 +100,14 @@ struct ClientIp {
 #[serde(rename_all = "camelCase", default)]
 struct Status {
     load_balancer: LoadBalancer,
+    conditions: Vec<Condition>,
+}
+
+#[derive(Deserialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -141,12 +151,15 @@ fn translate(key: ServiceKey, created: i64, spec: Spec, status: Status) -> Optio
     let virtual_ips: Vec<String> = virtual_ips.filter_map(|one| one.ip).collect();
     let has_affinity = spec.session_affinity.as_deref() == Some("ClientIP");
     let seconds = spec.session_affinity_config.client_ip.timeout_seconds.unwrap_or(AFFINITY_SECONDS);
+    let is_assigned = |one: &Condition| one.kind == ADDRESS_ASSIGNED && one.status == "True";
+    let announced = kind == "LoadBalancer" && status.conditions.iter().any(is_assigned);
     Some(Service {
         key,
         created,
         cluster_ips,
         external_ips: addresses(&spec.external_ips),
         load_balancer_ips: addresses(&virtual_ips),
+        announced,
         source_ranges: spec.load_balancer_source_ranges.iter().filter_map(|text| range(text)).collect(),
         ports: spec.ports.into_iter().filter_map(port).collect(),
         affinity: has_affinity.then_some(seconds),
@@ -219,6 +232,24 @@ mod tests {
         assert_eq!((service.affinity, service.health_check_node_port), (Some(60), Some(31_000)));
         assert!(service.external_local && !service.internal_local);
         assert_eq!(service.created, 1_767_323_045);
+    }
+
+    #[test]
+    fn only_addresses_that_the_controller_assigned_are_announced() {
+        let announced = |kind: &str, condition: &str, value: &str| {
+            let status = json!({
+                "loadBalancer": {"ingress": [{"ip": "203.0.113.1", "ipMode": "VIP"}]},
+                "conditions": [{"type": condition, "status": value, "reason": "x", "message": ""}],
+            });
+            watched(json!({"type": kind, "clusterIPs": ["10.96.0.7"]}), status)
+                .into_service()
+                .unwrap()
+                .announced
+        };
+        assert!(announced("LoadBalancer", ADDRESS_ASSIGNED, "True"));
+        assert!(!announced("LoadBalancer", ADDRESS_ASSIGNED, "False"));
+        assert!(!announced("LoadBalancer", "example.com/Assigned", "True"));
+        assert!(!announced("ClusterIP", ADDRESS_ASSIGNED, "True"));
     }
 
     #[test]
