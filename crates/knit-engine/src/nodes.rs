@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::egress;
 use crate::overlay::{self, TunnelConfig};
 use crate::peers;
+use crate::service_announcements;
 use crate::state::State;
 use crate::step::Effects;
 
@@ -87,6 +88,12 @@ impl Nodes {
     }
 }
 
+/// Changes the nodes: what follows from which of them are Ready is decided again.
+fn on_readiness_change(state: &mut State, change: impl FnOnce(&mut State), effects: &mut Effects) {
+    egress::on_node_change(state, change, effects);
+    service_announcements::on_node_change(state, effects);
+}
+
 /// Handles a change of nodes. Most updates of a Node are heartbeats, which change nothing here.
 pub(crate) fn handle(state: &mut State, event: NodeEvent, effects: &mut Effects) {
     let changed = match event {
@@ -103,7 +110,7 @@ pub(crate) fn handle(state: &mut State, event: NodeEvent, effects: &mut Effects)
             if state.nodes.all.as_ref() == Some(&listed) {
                 return;
             }
-            egress::on_node_change(state, |state| state.nodes.all = Some(listed), effects);
+            on_readiness_change(state, |state| state.nodes.all = Some(listed), effects);
             overlay::update_underlay(state, effects);
             return peers::update_all(state, effects);
         }
@@ -120,7 +127,7 @@ pub(crate) fn handle(state: &mut State, event: NodeEvent, effects: &mut Effects)
             };
             match same_readiness {
                 true => insert(state),
-                false => egress::on_node_change(state, insert, effects),
+                false => on_readiness_change(state, insert, effects),
             }
             name
         }
@@ -131,7 +138,7 @@ pub(crate) fn handle(state: &mut State, event: NodeEvent, effects: &mut Effects)
             let remove = |state: &mut State| {
                 state.nodes.all.as_mut().and_then(|all| all.remove(&name));
             };
-            egress::on_node_change(state, remove, effects);
+            on_readiness_change(state, remove, effects);
             name
         }
     };

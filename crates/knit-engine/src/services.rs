@@ -13,8 +13,8 @@ use knit_model::filter::field::IpFamily;
 use knit_model::filter::{ElementData, ElementKey, Filter, FilterSet, FilterTable, TableFamily};
 use knit_model::provenance::{Dialect, Provenance};
 use knit_service::{
-    Backend, BackendChain, EndpointSlice, Frontend, HealthCheck, NodeFacts, Protocol, Service, ServiceIndex,
-    ServiceKey, SliceKey, TableOptions, UdpFrontends, chain_elements, dispatch, is_dynamic_set,
+    Announced, Backend, BackendChain, EndpointSlice, Frontend, HealthCheck, NodeFacts, Protocol, Service,
+    ServiceIndex, ServiceKey, SliceKey, TableOptions, UdpFrontends, chain_elements, dispatch, is_dynamic_set,
     is_service_name, pod_set,
 };
 use serde::{Deserialize, Serialize};
@@ -117,6 +117,17 @@ impl State {
         self.translates_services().then(|| self.services.chains.clone())
     }
 
+    /// The Services with addresses that Knit announces.
+    pub(crate) fn announced_services(&self) -> Vec<ServiceKey> {
+        let announced = self.services.index.services().filter(|service| service.announced);
+        announced.map(|service| service.key.clone()).collect()
+    }
+
+    /// The addresses of a Service that Knit announces, each with the nodes that may do so.
+    pub(crate) fn announced_addresses(&self, key: &ServiceKey) -> Announced {
+        self.services.index.announced(key)
+    }
+
     /// The health checks of Services with local endpoints, by port of the node.
     pub fn service_health_checks(&self) -> BTreeMap<u16, HealthCheck> {
         match self.translates_services() {
@@ -133,8 +144,8 @@ impl State {
     }
 }
 
-/// Handles a change.
-pub(crate) fn handle(state: &mut State, event: ServiceEvent) {
+/// Handles a change. Returns the Services concerned.
+pub(crate) fn handle(state: &mut State, event: ServiceEvent) -> BTreeSet<ServiceKey> {
     let event = match event {
         ServiceEvent::ServicesListed(all) => {
             state.services.with_external_ips.clear();
@@ -168,8 +179,9 @@ pub(crate) fn handle(state: &mut State, event: ServiceEvent) {
             index.set_node(node)
         }
     };
-    services.pending.extend(affected);
+    services.pending.extend(affected.iter().cloned());
     queue(state);
+    affected
 }
 
 /// The Service without external IPs that belong to others: whoever creates Services could take over their connections.
@@ -189,7 +201,7 @@ fn without_reserved_ips(state: &State, mut service: Service) -> Service {
 }
 
 /// Whether an address is that of a node, or of a range of pods or Services, or is none that packets from outside can have.
-fn is_reserved(state: &State, address: IpAddr) -> bool {
+pub(crate) fn is_reserved(state: &State, address: IpAddr) -> bool {
     let is_special = address.is_loopback()
         || address.is_unspecified()
         || address.is_multicast()

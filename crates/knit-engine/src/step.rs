@@ -51,6 +51,7 @@ use crate::pods;
 use crate::policies;
 use crate::pools;
 use crate::resolve::{self, Resolved};
+use crate::service_announcements;
 use crate::services;
 use crate::sockets;
 use crate::state::{BridgeKey, NewLease, ObjectKey, OriginalValueKey, State, UnitState};
@@ -164,7 +165,10 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
         Event::TunnelEndpoints(config) => overlay::on_tunnel_endpoints(state, config, &mut effects),
         Event::Namespaces(event) => namespaces::handle(state, event, &mut effects),
         Event::Policies(event) => policies::handle(state, event),
-        Event::Services(event) => services::handle(state, event),
+        Event::Services(event) => {
+            let affected = services::handle(state, event);
+            service_announcements::on_services(state, &affected, &mut effects);
+        }
         Event::RemotePods { namespace, addresses } => {
             egress::on_remote_pods(state, &namespace, &addresses, &mut effects);
         }

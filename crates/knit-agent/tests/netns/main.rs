@@ -13,6 +13,7 @@ mod node_routes;
 mod overlay;
 mod policies_on_interfaces;
 mod repair;
+mod service_announcements;
 mod services;
 mod shared_definitions;
 mod tunnel_ports;
@@ -20,6 +21,7 @@ mod tunnel_ports;
 #[path = "../support"]
 mod support {
     #![allow(dead_code, reason = "shared with the VM tests")]
+    pub mod announcing_cluster;
     pub mod api_objects;
     pub mod api_requests;
     pub mod api_server;
