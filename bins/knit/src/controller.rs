@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use knit_agent::config::Config;
+use knit_agent::config::{Config, ServiceProxy};
 use knit_controller::run::{self, Options};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -17,7 +17,8 @@ pub struct Flags {
     /// Profile of the agents
     #[arg(long, env = "KNIT_PROFILE", value_enum, default_value_t)]
     profile: Profile,
-    /// Configuration file of the agents, with `--profile primary`: whether they isolate namespaces and apps
+    /// Configuration file of the agents, with `--profile primary`: whether they isolate namespaces and apps, and
+    /// whether they translate Services
     #[arg(long, env = "KNIT_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     /// Kubeconfig file [default: the service account of the pod]
@@ -52,9 +53,9 @@ pub fn run(flags: Flags) -> Result<ExitCode> {
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .init();
-    let cluster_network = match flags.profile {
+    let agents = match flags.profile {
         Profile::Beside => None,
-        Profile::Primary => Some(isolates(flags.config.as_deref())?),
+        Profile::Primary => Some(agent_config(flags.config.as_deref())?.cluster_network),
     };
     let name = flags.identity.unwrap_or_else(|| {
         let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
@@ -65,14 +66,15 @@ pub fn run(flags: Flags) -> Result<ExitCode> {
         namespace: flags.namespace,
         name,
         sample_image: flags.sample_image,
-        cluster_network,
+        // Whether the agents isolate namespaces and apps.
+        cluster_network: agents.as_ref().map(|agents| agents.network_policy),
+        service_addresses: agents.is_some_and(|agents| agents.service_proxy == ServiceProxy::Knit),
         health_addr: flags.health_addr,
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether agents with this configuration isolate namespaces and apps.
-fn isolates(config: Option<&Path>) -> Result<bool> {
-    let config = config.map_or_else(|| Ok(Config::default()), Config::read)?;
-    Ok(config.cluster_network.network_policy)
+/// The configuration of the agents.
+fn agent_config(config: Option<&Path>) -> Result<Config> {
+    Ok(config.map_or_else(|| Ok(Config::default()), Config::read)?)
 }

@@ -7,7 +7,8 @@
 //! - `PodConfig.sampleDeployment` ([`sample`]);
 //! - garbage collection of the states and address blocks of deleted nodes;
 //! - node labels with the features of each node ([`labels`]);
-//! - VirtualNetworks that show the segments of the cluster network.
+//! - VirtualNetworks that show the segments of the cluster network;
+//! - load balancer addresses of Services.
 //!
 //! A host passes [`Event`]s and the time to [`step`] and executes the [`Effect`]s: `knit-controller` with an API server,
 //! `knit-sim` with a simulated one. This crate is separate from `knit-engine` because the status of an object depends
@@ -18,9 +19,11 @@ pub mod labels;
 pub mod rollup;
 pub mod sample;
 mod segments;
+mod service_addresses;
 mod state;
 mod step;
 
 pub use segments::{NamespaceInfo, SegmentOptions};
+pub use service_addresses::{AddressCondition, CLASS, CONDITION, NodeAddresses, ServiceInfo};
 pub use state::{HeldBlock, Name, State, TrackedObject};
 pub use step::{Effect, Event, finalizer, step};

@@ -28,6 +28,7 @@ pub fn roll_up(state: &State, key: &ObjectKey, object: &Object) -> RollUp {
         Ok(translation) => warnings.extend(translation.warnings),
         Err(invalid) => problems.extend(invalid.0),
     }
+    problems.extend(state.service_addresses.problems(key));
     warnings.extend(state.segments.conflict(key).cloned());
     for (name, applied) in state.in_pods(key) {
         let applied = applied.report();

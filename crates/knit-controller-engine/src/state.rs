@@ -8,6 +8,7 @@ use knit_engine::ObjectKey;
 
 use crate::labels::Labels;
 use crate::segments::Segments;
+use crate::service_addresses::ServiceAddresses;
 
 /// A namespaced object, by namespace and name.
 pub type Name = (String, String);
@@ -59,12 +60,17 @@ pub struct State {
     pub(crate) dirty_nodes: BTreeSet<String>,
     /// Segments of the cluster network.
     pub(crate) segments: Segments,
+    /// Load balancer addresses of Services.
+    pub(crate) service_addresses: ServiceAddresses,
 }
 
 impl State {
     /// Whether anything must be reconciled.
     pub fn needs_reconcile(&self) -> bool {
-        !self.dirty.is_empty() || !self.dirty_nodes.is_empty() || self.segments.needs_reconcile()
+        !self.dirty.is_empty()
+            || !self.dirty_nodes.is_empty()
+            || self.segments.needs_reconcile()
+            || self.service_addresses.needs_reconcile()
     }
 
     /// Whether blocks of deleted nodes await their expiry.

@@ -20,6 +20,7 @@ use crate::labels::{self, Labels};
 use crate::rollup::{RollUp, roll_up};
 use crate::sample;
 use crate::segments::{self, NamespaceInfo};
+use crate::service_addresses::{self, NodeAddresses, ServiceInfo};
 use crate::state::{HeldBlock, Name, State, TrackedObject};
 
 /// How long a status waits for the reports of agents about a new generation, in milliseconds.
@@ -36,6 +37,9 @@ const BLOCKS: &str = "PodAddressBlock";
 /// Resources that must have synced if segments of the cluster network depend on them.
 const NAMESPACES: &str = "Namespace";
 const APP_PODS: &str = "Pod";
+/// Resources that must have synced if Services get addresses.
+const SERVICES: &str = "Service";
+const NODE_ADDRESSES: &str = "addresses of Nodes";
 /// The kind that affects the labels of every node.
 const UPLINKS: &str = "Uplink";
 
@@ -58,6 +62,12 @@ pub enum Event {
     Namespaces(WatchUpdate<(String, NamespaceInfo)>),
     /// An update of pods with an app label, each with the label's value.
     AppPods(WatchUpdate<(Name, String)>),
+    /// An update of Services, if agents translate them.
+    Services(WatchUpdate<(Name, ServiceInfo)>),
+    /// An update of what addresses nodes and their pods use, if agents translate Services.
+    NodeAddresses(WatchUpdate<(String, NodeAddresses)>),
+    /// A write of the status of this Service failed.
+    ServiceWriteFailed(Name),
     /// A write of a segment in this namespace failed.
     SegmentWriteFailed(String),
     /// A write of this object failed.
@@ -134,6 +144,13 @@ pub enum Effect {
         /// The resourceVersion that this is based on.
         version: String,
     },
+    /// Write what Knit owns of the status of a Service, unless the Service has changed since.
+    WriteServiceStatus {
+        /// The Service.
+        service: Name,
+        /// The manifest with all fields that Knit owns.
+        manifest: Value,
+    },
     /// Publish an Event about an object.
     PublishEvent {
         /// The object.
@@ -167,6 +184,15 @@ pub fn step(state: &mut State, event: Event, now: i64) -> Vec<Effect> {
             segments::on_app_pods(state, update);
             state.synced.insert(APP_PODS.to_owned());
         }
+        Event::Services(update) => {
+            service_addresses::on_services(state, update);
+            state.synced.insert(SERVICES.to_owned());
+        }
+        Event::NodeAddresses(update) => {
+            service_addresses::on_nodes(state, update);
+            state.synced.insert(NODE_ADDRESSES.to_owned());
+        }
+        Event::ServiceWriteFailed(service) => service_addresses::on_failure(state, service, now),
         Event::SegmentWriteFailed(namespace) => segments::on_failure(state, namespace, now),
         Event::WriteFailed(key) => {
             // The status in the cluster is unknown.
@@ -193,6 +219,7 @@ fn handle_objects(state: &mut State, kind: &'static str, update: WatchUpdate<Obj
     if kind == cluster::KIND {
         segments::on_objects(state, &update);
     }
+    service_addresses::on_objects(state, kind);
     match update {
         WatchUpdate::Listed(objects) => {
             let there: Vec<ObjectKey> =
@@ -324,7 +351,10 @@ impl State {
     pub fn unsynced(&self) -> BTreeSet<String> {
         let others = [PODS, NODES, ALIVE, SAMPLES, BLOCKS].into_iter();
         let of_segments = [NAMESPACES, APP_PODS].into_iter().filter(|_| self.segments.needs_watches());
-        let needed = Object::kinds().iter().map(|kind| kind.kind.as_str()).chain(others).chain(of_segments);
+        let of_services = [SERVICES, NODE_ADDRESSES].into_iter();
+        let of_services = of_services.filter(|_| self.service_addresses.needs_watches());
+        let kinds = Object::kinds().iter().map(|kind| kind.kind.as_str());
+        let needed = kinds.chain(others).chain(of_segments).chain(of_services);
         needed.filter(|what| !self.synced.contains(*what)).map(str::to_owned).collect()
     }
 }
@@ -334,6 +364,7 @@ fn reconcile(state: &mut State, now: i64) -> Vec<Effect> {
         return Vec::new();
     }
     let mut effects = segments::reconcile(state, now);
+    effects.extend(service_addresses::reconcile(state, now));
     for key in std::mem::take(&mut state.dirty) {
         reconcile_object(state, &key, now, &mut effects);
     }
@@ -372,7 +403,9 @@ fn reconcile_object(state: &mut State, key: &ObjectKey, now: i64, effects: &mut 
     let time = Timestamp::from_millisecond(now).unwrap_or_default();
     let Some(tracked) = state.objects.get_mut(key) else { return };
     let before = condition(&tracked.object);
-    if !tracked.object.update_status(&report, time) {
+    let is_updated = tracked.object.update_status(&report, time);
+    let is_counted = state.service_addresses.set_counts(&mut tracked.object);
+    if !is_updated && !is_counted {
         return;
     }
     let mut status = tracked.object.to_value()["status"].clone();

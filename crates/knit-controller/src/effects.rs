@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Service};
 use knit_controller_engine::{Effect, Event, sample};
 use knit_crds::Object;
 use knit_crds::states::{NodeNetwork, PodAddressBlock};
@@ -12,7 +12,7 @@ use knit_kube::kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Post
 use knit_kube::kube::{self, Api, Client, ResourceExt};
 use knit_kube::{EventRecorder, FIELD_MANAGER, Severity, api_resource};
 use knit_model::provenance::ObjectRef;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Executes effects against the API server.
 #[derive(Clone)]
@@ -105,6 +105,9 @@ impl Executor {
                 let deleted = self.api(&key)?.delete(&key.name, &params).await;
                 return segment_written(&key, "deleted", deleted.map(drop));
             }
+            Effect::WriteServiceStatus { service, manifest } => {
+                return self.write_service_status(service, &manifest).await;
+            }
             Effect::PublishEvent { object, severity, reason, note } => {
                 self.recorder.publish(&reference(&object)?, severity, &reason, &note).await;
                 return None;
@@ -117,6 +120,22 @@ impl Executor {
             Err(why) => {
                 tracing::warn!(object = %key, %why, "cannot write the object; retrying");
                 Some(Event::WriteFailed(key))
+            }
+        }
+    }
+
+    /// Writes what Knit owns of the status of a Service: fields that the manifest leaves out are removed if they are Knit's.
+    async fn write_service_status(&self, service: (String, String), manifest: &Value) -> Option<Event> {
+        let api: Api<Service> = Api::namespaced(self.client.clone(), &service.0);
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        match api.patch_status(&service.1, &params, &Patch::Apply(manifest)).await {
+            Ok(_) => None,
+            // Deleted or changed meanwhile: the watch triggers another reconciliation.
+            Err(kube::Error::Api(why)) if [404, 409].contains(&why.code) => None,
+            Err(why) => {
+                let (namespace, name) = &service;
+                tracing::warn!(namespace, name, %why, "cannot write the address of the Service; retrying");
+                Some(Event::ServiceWriteFailed(service))
             }
         }
     }
@@ -167,10 +186,13 @@ fn segment_written(key: &ObjectKey, what: &str, result: kube::Result<()>) -> Opt
 }
 
 fn reference(object: &ObjectRef) -> Option<ObjectReference> {
-    let info = Object::find_kind(&object.kind)?;
+    let api_version = match object.kind.as_str() {
+        "Service" => "v1".to_owned(),
+        kind => Object::find_kind(kind)?.api_version(),
+    };
     Some(ObjectReference {
-        api_version: Some(info.api_version()),
-        kind: Some(info.kind.clone()),
+        api_version: Some(api_version),
+        kind: Some(object.kind.clone()),
         name: Some(object.name.clone()),
         namespace: (!object.namespace.is_empty()).then(|| object.namespace.clone()),
         uid: Some(object.uid.clone()),

@@ -8,4 +8,5 @@ mod effects;
 pub mod health;
 pub mod lease;
 pub mod run;
+mod service_info;
 pub mod uninstall;

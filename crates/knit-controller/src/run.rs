@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use knit_controller_engine::{
     Effect, Event, HeldBlock, NamespaceInfo, SegmentOptions, State, labels, sample, step,
 };
@@ -25,6 +25,7 @@ use tokio::time::{sleep, timeout};
 use crate::effects::Executor;
 use crate::health::{self, Health};
 use crate::lease::Election;
+use crate::service_info;
 
 /// The delay after the first update, so that updates that arrive together are reconciled together.
 const BATCH_DELAY: Duration = Duration::from_millis(20);
@@ -34,6 +35,8 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(10);
 /// Pods with an address of the cluster network: neither on the host network nor ended.
 const PODS_ON_THE_NETWORK: &str = "spec.hostNetwork=false,status.phase!=Succeeded,status.phase!=Failed";
+/// Page size of lists of large objects: a page is in memory as a whole.
+const PAGE_SIZE: u32 = 500;
 /// The maximum number of concurrent requests.
 const MAX_CONCURRENT_REQUESTS: usize = 16;
 
@@ -50,6 +53,8 @@ pub struct Options {
     pub sample_image: String,
     /// With a cluster network of Knit: whether the agents isolate namespaces and apps.
     pub cluster_network: Option<bool>,
+    /// Whether the agents translate Services: only then Services of type LoadBalancer get addresses of pools.
+    pub service_addresses: bool,
     /// The address of the health endpoint; `:9477` is every address of the pod, empty disables it.
     pub health_addr: String,
 }
@@ -119,6 +124,9 @@ async fn reconcile_loop(client: Client, options: &Options, health: &Health) {
     if options.cluster_network == Some(true) {
         watch_isolation(&client, &events);
     }
+    if options.service_addresses {
+        watch_services(&client, &events);
+    }
     let recorder = EventRecorder::new(client.clone(), "knit-controller", &options.name);
     let executor = Executor { client, recorder, image: options.sample_image.clone() };
     let mut state = initial_state(options);
@@ -143,8 +151,11 @@ async fn reconcile_loop(client: Client, options: &Options, health: &Health) {
 }
 
 fn initial_state(options: &Options) -> State {
-    let Some(isolation) = options.cluster_network else { return State::default() };
-    State::with_segments(SegmentOptions { namespace: options.namespace.clone(), isolation })
+    let segments = options.cluster_network.map(|isolation| {
+        State::with_segments(SegmentOptions { namespace: options.namespace.clone(), isolation })
+    });
+    let state = segments.unwrap_or_default();
+    if options.service_addresses { state.with_service_addresses() } else { state }
 }
 
 fn key_of(effect: &Effect) -> Option<&ObjectKey> {
@@ -158,7 +169,7 @@ fn key_of(effect: &Effect) -> Option<&ObjectKey> {
 async fn next_updates(state: &mut State, incoming: &mut UnboundedReceiver<Event>) -> bool {
     let first = if state.needs_reconcile() {
         timeout(RETRY_INTERVAL, incoming.recv()).await.ok()
-    } else if state.has_missing_nodes() || state.has_failed_segments() {
+    } else if state.has_missing_nodes() || state.has_failed_segments() || state.has_failed_services() {
         timeout(EXPIRY_INTERVAL, incoming.recv()).await.ok()
     } else {
         Some(incoming.recv().await)
@@ -247,6 +258,16 @@ fn watch_isolation(client: &Client, events: &UnboundedSender<Event>) {
         ((pod.namespace().unwrap_or_default(), pod.name_any()), app)
     };
     spawn_watch(pods, "pods of apps", of_apps, events, read, Event::AppPods);
+}
+
+/// Watches what load balancer addresses depend on: Services, and the addresses of nodes and their pods.
+fn watch_services(client: &Client, events: &UnboundedSender<Event>) {
+    let services = Api::<Service>::all(client.clone());
+    let config = || watcher::Config::default().page_size(PAGE_SIZE);
+    spawn_watch(services, "services", config(), events, service_info::of_service, Event::Services);
+    let nodes = Api::<Node>::all(client.clone());
+    let read = service_info::of_node;
+    spawn_watch(nodes, "addresses of nodes", config(), events, read, Event::NodeAddresses);
 }
 
 /// Watches a resource in the background, and sends its updates as events.

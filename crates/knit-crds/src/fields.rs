@@ -11,7 +11,7 @@ mod number;
 mod remote;
 mod socket;
 
-pub use address::{AddressText, Cidr, CidrList, IpText, PrefixText};
+pub use address::{AddressText, Cidr, CidrList, IpText, PoolRange, PrefixText};
 pub use key::{EndpointText, EntryName, PublicKeyText, SecretEntry};
 pub use link::{AliasText, DeviceName, HardwareAddr, InterfaceName, NamePrefix, ObjectName};
 pub(crate) use link::{invalid_object_name, is_object_name};

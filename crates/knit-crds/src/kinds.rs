@@ -9,6 +9,7 @@ mod podnetworkconfig;
 mod podroute;
 mod podsocket;
 mod primarynetwork;
+mod serviceaddresspool;
 mod uplink;
 mod virtualnetwork;
 
@@ -22,6 +23,9 @@ pub use podnetworkconfig::{AdditionalNetwork, LinkEntry, PodNetworkConfig, PodNe
 pub use podroute::{PodRoute, PodRouteSpec};
 pub use podsocket::{PodSocket, PodSocketSpec, SocketEntry, SocketType};
 pub use primarynetwork::{PrimaryFields, PrimaryNetwork, PrimaryNetworkSpec};
+pub use serviceaddresspool::{
+    AddressCounts, ServiceAddressPool, ServiceAddressPoolSpec, ServiceAddressPoolStatus,
+};
 pub use uplink::{Uplink, UplinkSpec};
 pub use virtualnetwork::{
     CLUSTER_SEGMENT, Isolation, Segment, SegmentScope, VirtualNetwork, VirtualNetworkSpec,
@@ -120,6 +124,7 @@ macro_rules! all_kinds {
             NetworkQuota,
             PodAddressPool,
             EgressGateway,
+            ServiceAddressPool,
         );
     };
 }

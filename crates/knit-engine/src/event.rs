@@ -531,6 +531,15 @@ pub enum Record {
     Underlay(Underlay),
     /// The active node of each egress gateway, by the gateway's name.
     ActiveGateways(BTreeMap<String, String>),
+    /// The load balancer addresses that this node announces changed.
+    Announcements {
+        /// New addresses, each with its pool.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        added: Vec<(IpAddr, String)>,
+        /// Addresses that it does not announce any more.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        removed: Vec<IpAddr>,
+    },
     /// Addresses on other nodes changed of pods whose egress may go through this node.
     RemotePods {
         /// The namespace.

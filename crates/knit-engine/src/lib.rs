@@ -36,6 +36,7 @@ pub mod recording;
 pub mod reports;
 mod resolve;
 mod segments;
+pub mod service_announcements;
 pub mod services;
 pub mod sockets;
 pub mod state;

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::egress;
 use crate::overlay::{self, TunnelConfig};
 use crate::peers;
+use crate::service_announcements;
 use crate::state::State;
 use crate::step::Effects;
 
@@ -97,6 +98,12 @@ impl Nodes {
     }
 }
 
+/// Changes the nodes: what follows from which of them are Ready is decided again.
+fn on_readiness_change(state: &mut State, change: impl FnOnce(&mut State), effects: &mut Effects) {
+    egress::on_node_change(state, change, effects);
+    service_announcements::on_node_change(state, effects);
+}
+
 /// Handles a change of nodes. Most updates of a Node are heartbeats, which change nothing here. Returns whether addresses of nodes
 /// or pod ranges may have changed.
 pub(crate) fn handle(state: &mut State, event: NodeEvent, effects: &mut Effects) -> bool {
@@ -115,7 +122,7 @@ pub(crate) fn handle(state: &mut State, event: NodeEvent, effects: &mut Effects)
             if state.nodes.all.as_ref() == Some(&listed) {
                 return false;
             }
-            egress::on_node_change(state, |state| state.nodes.all = Some(listed), effects);
+            on_readiness_change(state, |state| state.nodes.all = Some(listed), effects);
             overlay::update_underlay(state, effects);
             peers::update_all(state, effects);
             return true;
@@ -139,7 +146,7 @@ pub(crate) fn handle(state: &mut State, event: NodeEvent, effects: &mut Effects)
             };
             match same_readiness {
                 true => insert(state),
-                false => egress::on_node_change(state, insert, effects),
+                false => on_readiness_change(state, insert, effects),
             }
             (name, !same_addresses)
         }
@@ -150,7 +157,7 @@ pub(crate) fn handle(state: &mut State, event: NodeEvent, effects: &mut Effects)
             let remove = |state: &mut State| {
                 state.nodes.all.as_mut().and_then(|all| all.remove(&name));
             };
-            egress::on_node_change(state, remove, effects);
+            on_readiness_change(state, remove, effects);
             (name, true)
         }
     };

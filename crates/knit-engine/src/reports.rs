@@ -143,6 +143,7 @@ impl StoredObject {
                     | IntentSpec::Quota(_)
                     | IntentSpec::AddressPool(_)
                     | IntentSpec::EgressGateway(_)
+                    | IntentSpec::ServiceAddresses(_)
             )
         })
     }

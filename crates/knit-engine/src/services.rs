@@ -18,13 +18,13 @@ use knit_model::filter::field::IpFamily;
 use knit_model::filter::{ElementData, ElementKey, Filter, FilterSet, FilterTable, TableFamily};
 use knit_model::provenance::{Dialect, Provenance};
 use knit_service::{
-    BackendChain, EndpointSlice, Frontend, HealthCheck, NodeFacts, Service, ServiceIndex, ServiceKey,
+    Announced, BackendChain, EndpointSlice, Frontend, HealthCheck, NodeFacts, Service, ServiceIndex, ServiceKey,
     SliceKey, UdpFrontends, chain_elements, dispatch, is_dynamic_set, is_service_name, pod_set,
 };
 use serde::{Deserialize, Serialize};
 
 pub use self::connections::StaleConnections;
-pub(crate) use self::reserved::on_reserved_change;
+pub(crate) use self::reserved::{Reserved, on_reserved_change};
 use self::retry::Retry;
 use crate::cluster;
 use crate::event::Unit;
@@ -141,6 +141,17 @@ impl State {
         self.translates_services().then(|| self.services.chains.clone())
     }
 
+    /// The Services with addresses that Knit announces.
+    pub(crate) fn announced_services(&self) -> Vec<ServiceKey> {
+        let announced = self.services.index.services().filter(|service| service.announced);
+        announced.map(|service| service.key.clone()).collect()
+    }
+
+    /// The addresses of a Service that Knit announces, each with the nodes that may do so.
+    pub(crate) fn announced_addresses(&self, key: &ServiceKey) -> Announced {
+        self.services.index.announced(key)
+    }
+
     /// The health checks of Services with local endpoints, by port of the node.
     pub fn service_health_checks(&self) -> BTreeMap<u16, HealthCheck> {
         match self.translates_services() {
@@ -179,10 +190,15 @@ impl State {
     }
 }
 
-/// Handles a change.
-pub(crate) fn handle(state: &mut State, event: ServiceEvent, now: Time, effects: &mut Effects) {
+/// Handles a change. Returns the Services concerned.
+pub(crate) fn handle(
+    state: &mut State,
+    event: ServiceEvent,
+    now: Time,
+    effects: &mut Effects,
+) -> BTreeSet<ServiceKey> {
     let api_server = state.api_server();
-    let affected = match event {
+    let mut affected = match event {
         ServiceEvent::ServicesListed(all) => {
             let all = reserved::restrict_all(state, all);
             state.services.has_services = true;
@@ -207,22 +223,25 @@ pub(crate) fn handle(state: &mut State, event: ServiceEvent, now: Time, effects:
             state.services.index.set_node(node)
         }
         ServiceEvent::ConnectionsNotEnded(frontends) => {
-            return connections::on_failure(state, frontends, now);
+            connections::on_failure(state, frontends, now);
+            return BTreeSet::new();
         }
         ServiceEvent::RetryTimer => {
             retry::repeat_change(state);
-            return connections::end(state, BTreeSet::new(), effects);
+            connections::end(state, BTreeSet::new(), effects);
+            return BTreeSet::new();
         }
         ServiceEvent::ApiServer(addresses) => {
             state.services.api_server = addresses;
             BTreeSet::new()
         }
     };
-    state.services.pending.extend(affected);
+    state.services.pending.extend(affected.iter().cloned());
     if api_server != state.api_server() {
-        on_reserved_change(state);
+        affected.extend(on_reserved_change(state));
     }
     queue(state);
+    affected
 }
 
 /// Queues the elements, and the chains that they need.

@@ -34,6 +34,7 @@ use crate::pod_start::AttachedBeforeStart;
 use crate::pods::PodIndex;
 use crate::policies::PolicyState;
 use crate::quota::SharedQuotas;
+use crate::service_announcements::Announcements;
 use crate::services::ServiceState;
 use crate::sockets::Sockets;
 use crate::step::last_applied::LastApplied;
@@ -170,6 +171,9 @@ pub struct State {
     /// Active nodes of egress gateways, and the remote pods whose egress goes through this node.
     #[serde(default, skip_serializing_if = "EgressState::is_empty")]
     pub egress: EgressState,
+    /// The load balancer addresses that this node announces.
+    #[serde(default, skip_serializing_if = "Announcements::is_empty")]
+    pub announcements: Announcements,
     /// The other nodes of the cluster. Persistent: a restart without an API server keeps the routes to them.
     #[serde(default, skip_serializing_if = "Peers::is_empty")]
     pub peers: Peers,
@@ -325,6 +329,7 @@ impl State {
             Record::TenantRanges(ranges) => self.tenant_ranges.clone_from(ranges),
             Record::Underlay(underlay) => self.underlay = Some(underlay.clone()),
             Record::ActiveGateways(active) => self.egress.active.clone_from(active),
+            Record::Announcements { added, removed } => self.announcements.update(added, removed),
             Record::RemotePods { namespace, removed, added } => {
                 self.egress.update_remote_pods(namespace, removed, added)
             }
@@ -348,6 +353,7 @@ impl State {
             blocks: self.blocks.persistent(),
             namespaces: self.namespaces.clone(),
             egress: self.egress.clone(),
+            announcements: self.announcements.persistent(),
             peers: self.peers.clone(),
             underlay: self.underlay.clone(),
             service_ranges: self.service_ranges.clone(),

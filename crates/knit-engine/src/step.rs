@@ -51,6 +51,7 @@ use crate::pods;
 use crate::policies;
 use crate::pools;
 use crate::resolve::{self, Resolved};
+use crate::service_announcements;
 use crate::services;
 use crate::sockets;
 use crate::state::{BridgeKey, NewLease, ObjectKey, OriginalValueKey, State, UnitState};
@@ -137,7 +138,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
         }
         Event::Nodes(event) => {
             if nodes::handle(state, event, &mut effects) {
-                services::on_reserved_change(state);
+                on_reserved_addresses(state, &mut effects);
             }
         }
         Event::ServiceRanges(ranges) => {
@@ -146,7 +147,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
                 let affected = resolve::bridges_with_ranges(state, &ranges);
                 state.dirty.extend(affected);
                 packet_filter::on_reserved_ranges(state, &ranges);
-                services::on_reserved_change(state);
+                on_reserved_addresses(state, &mut effects);
             }
         }
         Event::SettingsChanged(settings) => {
@@ -157,7 +158,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
             let affected = resolve::bridges_with_ranges(state, &ranges);
             state.dirty.extend(affected);
             packet_filter::on_reserved_ranges(state, &ranges);
-            services::on_reserved_change(state);
+            on_reserved_addresses(state, &mut effects);
             if opens_others {
                 tenant_ranges::requeue(state);
             }
@@ -166,7 +167,10 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
         Event::TunnelEndpoints(config) => overlay::on_tunnel_endpoints(state, config, &mut effects),
         Event::Namespaces(event) => namespaces::handle(state, event, &mut effects),
         Event::Policies(event) => policies::handle(state, event),
-        Event::Services(event) => services::handle(state, event, now, &mut effects),
+        Event::Services(event) => {
+            let affected = services::handle(state, event, now, &mut effects);
+            service_announcements::on_services(state, &affected, &mut effects);
+        }
         Event::RemotePods { namespace, addresses } => {
             egress::on_remote_pods(state, &namespace, &addresses, &mut effects);
         }
@@ -192,6 +196,12 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
     sockets::reconcile(state, is_resync, &mut effects);
     pod_start::answer_starts(state, &mut effects);
     effects.list
+}
+
+/// Addresses that Services cannot have changed.
+fn on_reserved_addresses(state: &mut State, effects: &mut Effects) {
+    let affected = services::on_reserved_change(state);
+    service_announcements::on_services(state, &affected, effects);
 }
 
 /// Queues everything except the routes to other nodes.

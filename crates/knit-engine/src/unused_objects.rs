@@ -177,6 +177,7 @@ fn concerns_pods_only(object: &StoredObject) -> bool {
         | IntentSpec::NodeRoutes(_)
         | IntentSpec::AddressPool(_)
         | IntentSpec::EgressGateway(_)
+        | IntentSpec::ServiceAddresses(_)
         | IntentSpec::PluginChain(_) => false,
     };
     let is_namespaced = !object.object.namespace.is_empty();

@@ -10,6 +10,7 @@ mod network_definition;
 mod overlay;
 mod route;
 mod routing;
+mod service_addresses;
 mod socket;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ pub use network_definition::{NetworkDefinition, PluginChainIntent, RejectedInten
 pub use overlay::OverlayIntent;
 pub use route::{NextHopIntent, RouteIntent};
 pub use routing::{RoutingEntry, RoutingIntent, SysctlIntent};
+pub use service_addresses::ServiceAddressIntent;
 pub use socket::{Socket, SocketBinding, SocketIntent};
 
 use crate::key::PublicKey;
@@ -74,6 +76,8 @@ pub enum IntentSpec {
     AddressPool(AddressPoolIntent),
     /// Egress from the cluster through a chosen node and source address (SNAT).
     EgressGateway(EgressGatewayIntent),
+    /// A pool of load balancer addresses of Services.
+    ServiceAddresses(ServiceAddressIntent),
     /// An interface that a chain of CNI plugins creates in each selected pod.
     PluginChain(Box<PluginChainIntent>),
     /// A request that was rejected; the problem is reported on the selected pods.
@@ -98,7 +102,8 @@ impl IntentSpec {
             | Self::Quota(_)
             | Self::NodeRoutes(_)
             | Self::AddressPool(_)
-            | Self::EgressGateway(_) => None,
+            | Self::EgressGateway(_)
+            | Self::ServiceAddresses(_) => None,
         }
     }
 }
@@ -454,12 +459,16 @@ impl Selector {
         if let Some(uid) = &self.uid {
             return sandbox.namespace == namespace && !uid.is_empty() && sandbox.uid == *uid;
         }
+        sandbox.namespace == namespace && self.matches_labels(&sandbox.labels)
+    }
+
+    /// Whether it selects an object with these labels. An empty selector matches nothing.
+    pub fn matches_labels(&self, labels: &BTreeMap<String, String>) -> bool {
         let empty = self.labels.is_empty() && self.expressions.is_empty();
-        let has = |(key, value): (&String, &String)| sandbox.labels.get(key) == Some(value);
+        let has = |(key, value): (&String, &String)| labels.get(key) == Some(value);
         !empty
-            && sandbox.namespace == namespace
             && self.labels.iter().all(has)
-            && self.expressions.iter().all(|requirement| requirement.matches(&sandbox.labels))
+            && self.expressions.iter().all(|requirement| requirement.matches(labels))
     }
 }
 

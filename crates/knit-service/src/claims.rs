@@ -21,6 +21,8 @@ pub(crate) enum Claim {
     Address(IpAddr),
     /// The element about connections of a local backend to itself.
     Hairpin(IpAddr),
+    /// The element that closes all other ports of an announced address.
+    Announced(IpAddr),
 }
 
 /// The weight of a claim.
@@ -106,6 +108,11 @@ impl Claims {
     /// The Service that has a frontend.
     pub(crate) fn owner(&self, frontend: Frontend) -> Option<&ServiceKey> {
         Some(&self.claimants.get(&Claim::Frontend(frontend))?.first()?.service)
+    }
+
+    /// The Service whose announced IP of a load balancer this is.
+    pub(crate) fn of_announced(&self, address: IpAddr) -> Option<&ServiceKey> {
+        Some(&self.claimants.get(&Claim::Announced(address))?.first()?.service)
     }
 
     /// The Service whose cluster IP this is.

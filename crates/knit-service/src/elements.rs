@@ -40,6 +40,9 @@ impl ServiceIndex {
                     Claim::Address(address) if state.service.cluster_ips.contains(address) => {
                         elements.add_of(*address, names::CLUSTER_IPS, [KeyPart::from(*address)]);
                     }
+                    Claim::Announced(address) => {
+                        elements.add_of(*address, names::ANNOUNCED, [KeyPart::from(*address)]);
+                    }
                     Claim::Address(_) | Claim::Frontend(_) => {}
                 }
             }

@@ -114,7 +114,7 @@ pub enum Decision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum DenyReason {
-    /// The cluster IP has no such port. The match is without a port. Rejected.
+    /// The cluster IP, or the announced IP of the load balancer, has no such port. The match is without a port. Rejected.
     NoSuchPort,
     /// The Service has no endpoints. Rejected.
     NoEndpoints,
@@ -152,9 +152,18 @@ impl ServiceIndex {
                 },
                 reason: DenyReason::NoSuchPort,
             },
-            (None, None) => match node_port() {
-                Some((service, port, kind)) => self.decide(connection, service, port, kind),
-                None => Decision::NotAService,
+            (None, None) => match (self.claims.of_announced(destination), node_port()) {
+                // Only ports of Services are open at an announced address.
+                (Some(service), _) if connection.to_node_ports => Decision::Denied {
+                    to: ServiceMatch {
+                        service: service.clone(),
+                        port: String::new(),
+                        frontend: FrontendKind::LoadBalancer,
+                    },
+                    reason: DenyReason::NoSuchPort,
+                },
+                (_, Some((service, port, kind))) => self.decide(connection, service, port, kind),
+                (_, None) => Decision::NotAService,
             },
         }
     }

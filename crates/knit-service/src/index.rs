@@ -188,7 +188,7 @@ impl ServiceIndex {
         SlicePorts::new(self.slices_of(key), family).endpoints((&port.name, port.protocol), &self.node)
     }
 
-    fn slices_of(&self, key: &ServiceKey) -> impl Iterator<Item = &EndpointSlice> {
+    pub(crate) fn slices_of(&self, key: &ServiceKey) -> impl Iterator<Item = &EndpointSlice> {
         self.slices_of.get(key).into_iter().flatten().filter_map(|slice| self.slices.get(slice))
     }
 
@@ -306,12 +306,14 @@ impl ServiceIndex {
             }
         }
         let local_endpoints = self.local_endpoints(&service.key);
+        let announcing_nodes = self.announcing_nodes(&service);
         let mut state = ServiceState {
             service,
             ports,
             claims: ServiceClaims::new(),
             has: BTreeSet::new(),
             local_endpoints,
+            announcing_nodes,
         };
         state.claims = state.all_claims();
         state

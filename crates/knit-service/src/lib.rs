@@ -10,6 +10,7 @@
 //! or addresses that are host names.
 
 mod affinity;
+mod announced;
 mod chain;
 mod choice;
 mod claims;
@@ -25,11 +26,12 @@ mod tables;
 mod translation;
 mod udp;
 
+pub use announced::Announced;
 pub use chain::{BackendChain, Scope, chain_elements};
 pub use endpoints::{Endpoint, EndpointSlice, NodeFacts, SliceKey, SlicePort};
 pub use evaluate::{Connection, Decision, DenyReason, FrontendKind, ServiceMatch, SourceClass};
 pub use index::{HealthCheck, ServiceIndex};
-pub use names::{NAME_PREFIX, is_dynamic_set, is_service_name, pod_set};
+pub use names::{NAME_PREFIX, announced_set, is_dynamic_set, is_service_name, pod_set};
 pub use service::{Backend, Frontend, Protocol, Service, ServiceKey, ServicePort};
 pub use tables::dispatch;
 pub use udp::UdpFrontends;

@@ -59,6 +59,8 @@ pub(crate) const NODE_PORTS: FrontendSets = FrontendSets {
 pub(crate) const SLOTS: &str = "service_slots";
 /// All cluster IPs.
 pub(crate) const CLUSTER_IPS: &str = "service_cluster_ips";
+/// The IPs of load balancers that Knit announces. The node that announces one has it on a link.
+pub(crate) const ANNOUNCED: &str = "service_announced";
 /// Frontends of load balancers with source ranges.
 pub(crate) const RESTRICTED: &str = "service_restricted";
 /// (Frontend . source range) that is allowed.
@@ -67,6 +69,11 @@ pub(crate) const ALLOWED_SOURCES: &str = "service_allowed_sources";
 pub(crate) const HAIRPIN: &str = "service_hairpin";
 /// The ranges of the cluster's pods.
 const PODS: &str = "service_pods";
+
+/// The set with the load balancer addresses that Knit announces: the node that has one on a link serves no ports of its own there.
+pub fn announced_set(family: IpFamily) -> String {
+    family.suffixed(ANNOUNCED)
+}
 
 /// The set of ranges with the addresses of the cluster's pods. The caller fills it.
 pub fn pod_set(family: IpFamily) -> String {

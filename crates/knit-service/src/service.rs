@@ -42,6 +42,9 @@ pub struct Service {
     /// The IPs of its load balancer that packets still have as destination when they arrive (`ipMode: VIP`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub load_balancer_ips: Vec<IpAddr>,
+    /// Whether Knit assigned the IPs of its load balancer: the node that announces one has it on a link.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub announced: bool,
     /// The sources that may use the IPs of its load balancer. A family without ranges is not restricted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub source_ranges: Vec<IpNet>,

@@ -1,6 +1,6 @@
 //! What follows from one Service and its endpoints for this node.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use knit_model::filter::field::IpFamily;
@@ -23,6 +23,9 @@ pub(crate) struct ServiceState {
     pub(crate) has: BTreeSet<Claim>,
     /// How many ready endpoints it has on this node.
     pub(crate) local_endpoints: usize,
+    /// The nodes that may announce the IPs of its load balancer of a family, if not all may.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) announcing_nodes: BTreeMap<IpFamily, BTreeSet<String>>,
 }
 
 /// The backends of a port in one family.
@@ -91,6 +94,9 @@ impl ServiceState {
                 let rank = kind.rank();
                 if let Frontend::Address { address, .. } = frontend {
                     claims.insert(Claim::Address(address), rank);
+                    if self.service.announced && kind == FrontendKind::LoadBalancer {
+                        claims.insert(Claim::Announced(address), rank);
+                    }
                 }
                 claims.insert(Claim::Frontend(frontend), rank);
             }

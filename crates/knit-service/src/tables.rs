@@ -4,6 +4,8 @@
 //! although it is addressed to a Service is answered or dropped by filter chains.
 //!
 //! Connections that have to return through this node get a mark until they are masqueraded.
+//!
+//! A load balancer's IP that this node announces is an address of the node. Only ports of Services are open there.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -22,6 +24,8 @@ use crate::translation::Frontends;
 /// rules that kube-proxy leaves behind have no effect.
 const DNAT: i32 = -101;
 const TCP: u8 = 6;
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
 /// Before every DNAT: source ranges are about the load balancer's IP.
 const BEFORE_DNAT: i32 = -110;
 const FILTER: i32 = 0;
@@ -31,6 +35,7 @@ const SNAT: i32 = 99;
 const SOURCES: &str = "service_sources";
 const UNAVAILABLE: &str = "service_unavailable";
 const UNAVAILABLE_NODE_PORTS: &str = "service_unavailable_node_ports";
+const CLOSED_PORTS: &str = "service_closed_ports";
 
 /// Adds the chains of Services with their sets and maps. The elements of [`chain_elements`](crate::chain_elements) belong to
 /// them.
@@ -63,6 +68,7 @@ pub fn dispatch(table: &mut FilterTable, chains: &BTreeSet<BackendChain>) {
     add(SOURCES, check_sources);
     add(UNAVAILABLE, answer);
     add(UNAVAILABLE_NODE_PORTS, answer_node_ports);
+    add(CLOSED_PORTS, close_ports);
     add_base_chains(table);
 }
 
@@ -71,6 +77,7 @@ fn declare(table: &mut FilterTable, ips: &Frontends) {
     let (family, address) = (ips.family, ips.family.data_type());
     let mut add = |name: &str, set: FilterSet| drop(table.sets.insert(ips.set(name), set));
     add(names::CLUSTER_IPS, FilterSet::keys(&[address]));
+    add(names::ANNOUNCED, FilterSet::keys(&[address]));
     add(names::HAIRPIN, FilterSet::keys(&[address, address]));
     add(names::RESTRICTED, FilterSet::keys(&ips.key()));
     let sources = FilterSet::keys(&[&ips.key()[..], &[address]].concat());
@@ -97,7 +104,8 @@ fn add_base_chains(table: &mut FilterTable) {
     add("service_filter_output", ChainType::Filter, Hook::Output, FILTER, vec![answer()]);
     let to_node = IpFamily::ALL.map(|family| to_node_ports(family, is_new().without_dnat()));
     let to_node = to_node.map(|rule| rule.jump(UNAVAILABLE_NODE_PORTS));
-    let input = [answer()].into_iter().chain(to_node).collect();
+    let closed = is_new().without_dnat().jump(CLOSED_PORTS);
+    let input = [answer()].into_iter().chain(to_node).chain([closed]).collect();
     add("service_filter_input", ChainType::Filter, Hook::Input, FILTER, input);
     add("service_snat", ChainType::Nat, Hook::Postrouting, SNAT, masquerade());
 }
@@ -125,13 +133,14 @@ fn mark_connections(ips: &Frontends) -> [FilterRule; 3] {
 }
 
 /// Matches packets to the node's addresses that have node ports. Those of loopback have none: whoever creates a Service
-/// chooses its node port, and the node's own programs listen there.
+/// chooses its node port, and the node's own programs listen there. Neither have announced addresses.
 fn to_node_ports(family: IpFamily, rule: FilterRule) -> FilterRule {
     let loopback = match family {
         IpFamily::V4 => IpNet::new_assert(Ipv4Addr::new(127, 0, 0, 0).into(), 8),
         IpFamily::V6 => IpNet::from(IpAddr::from(Ipv6Addr::LOCALHOST)),
     };
-    rule.family(family).not_within(Field::Destination(family), loopback).to_local()
+    let rule = rule.family(family).not_within(Field::Destination(family), loopback).to_local();
+    rule.not_in_set(&[Field::Destination(family)], &names::announced_set(family))
 }
 
 /// Drops connections to load balancers from sources that these do not allow.
@@ -153,6 +162,19 @@ fn answer(family: IpFamily) -> Vec<FilterRule> {
 
 fn answer_node_ports(family: IpFamily) -> Vec<FilterRule> {
     without_endpoints(&Frontends::node_ports(family)).into()
+}
+
+/// Rejects connections to announced addresses that no Service has translated: they would reach programs of the node. The
+/// addresses answer pings.
+fn close_ports(family: IpFamily) -> Vec<FilterRule> {
+    let ips = Frontends::ips(family);
+    let icmp = if family == IpFamily::V4 { ICMP } else { ICMPV6 };
+    let to_announced = |rule: FilterRule| {
+        rule.is_not(Field::L4Protocol, icmp)
+            .in_set(&[Field::Destination(family)], &ips.set(names::ANNOUNCED))
+            .comment("no such port")
+    };
+    reject(&ips, to_announced).into()
 }
 
 fn without_endpoints(frontends: &Frontends) -> [FilterRule; 3] {

@@ -13,6 +13,7 @@ mod node_routes;
 mod overlay;
 mod policies_on_interfaces;
 mod repair;
+mod service_announcements;
 mod services;
 mod shared_definitions;
 mod table_owner;
@@ -22,6 +23,7 @@ mod tunnel_ports;
 mod support {
     #![allow(dead_code, reason = "shared with the VM tests")]
     pub mod agent_process;
+    pub mod announcing_cluster;
     pub mod api_objects;
     pub mod api_requests;
     pub mod api_server;

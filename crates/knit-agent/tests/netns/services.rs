@@ -118,6 +118,7 @@ fn service() -> Service {
         cluster_ips: CLUSTER.map(|text| text.parse().unwrap()).into(),
         external_ips: Vec::new(),
         load_balancer_ips: Vec::new(),
+        announced: false,
         source_ranges: Vec::new(),
         ports: [Protocol::Tcp, Protocol::Udp].map(port).into(),
         affinity: None,

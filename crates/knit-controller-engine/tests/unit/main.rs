@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod segments;
+mod service_addresses;
 
 use knit_controller_engine::labels::Labels;
 use knit_controller_engine::{Effect, Event, HeldBlock, State, step};

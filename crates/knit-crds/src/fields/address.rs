@@ -106,6 +106,23 @@ values! {
         ("isCIDR(self)", "must be a prefix such as 10.0.0.0/8, 0.0.0.0/0 or ::/0"),
         ("!isCIDR(self) || cidr(self) == cidr(self).masked()", "must have no host bits set: 10.0.0.0/8, not 10.1.2.3/8"),
     ]);
+    /// A range whose addresses are assigned one by one. The size is bounded, so that addresses can be counted.
+    PoolRange(String) = text(43, &[
+        ("isCIDR(self)", "must be a range such as 192.0.2.128/26, 192.0.2.7/32 or 2001:db8::/112"),
+        MAPPED,
+        (
+            "!isCIDR(self) || cidr(self) == cidr(self).masked()",
+            "must have no host bits set: 192.0.2.128/26, not 192.0.2.130/26",
+        ),
+        (
+            "!isCIDR(self) || cidr(self).prefixLength() >= (cidr(self).ip().family() == 4 ? 8 : 96)",
+            "must have a prefix length of at least 8 (IPv4) or 96 (IPv6)",
+        ),
+        (
+            "!isCIDR(self) || cidr(self).prefixLength() < 8 || cidr(self).ip().isGlobalUnicast()",
+            "must be a unicast range, not multicast, loopback or link-local",
+        ),
+    ]);
     /// An IP address without a prefix length.
     IpText(String) = text(45, &[("isIP(self)", "must be an IP address such as 192.168.100.1 or fd00::1")]);
 }
@@ -155,6 +172,12 @@ impl PrefixText {
     }
 }
 
+impl PoolRange {
+    pub(crate) fn read(&self, field: impl Into<String>, problems: &mut Problems) -> Option<IpNet> {
+        problems.check(field, pool_range(&self.0))
+    }
+}
+
 impl IpText {
     pub(crate) fn read(&self, field: impl Into<String>, problems: &mut Problems) -> Option<IpAddr> {
         let parsed = self.0.parse().map_err(|_| {
@@ -195,6 +218,18 @@ fn range(text: &str) -> Result<IpNet, String> {
     }
     let special = special(range.addr()).or_else(|| link_local(range.addr()));
     special.map_or(Ok(range), |special| Err(format!("must be a unicast subnet, {range} is {special}")))
+}
+
+/// A range whose addresses are assigned one by one.
+fn pool_range(text: &str) -> Result<IpNet, String> {
+    let range = parse(text, "a range such as 192.0.2.128/26, 192.0.2.7/32 or 2001:db8::/112")?;
+    let range = without_host_bits(range)?;
+    let smallest = if range.addr().is_ipv4() { 8 } else { 96 };
+    if range.prefix_len() < smallest {
+        return Err(format!("must have a prefix length of at least {smallest}, got {range}"));
+    }
+    let special = special(range.addr()).or_else(|| link_local(range.addr()));
+    special.map_or(Ok(range), |special| Err(format!("must be a unicast range, {range} is {special}")))
 }
 
 /// An address that an interface may have.

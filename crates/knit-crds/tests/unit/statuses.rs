@@ -1,6 +1,7 @@
 //! Status lines of the pod-network-operator, the same facts as fields, and standard conditions.
 
 use jiff::Timestamp;
+use knit_crds::kinds::AddressCounts;
 use knit_crds::states::AppliedObject;
 use knit_crds::{Object, ResourceKind};
 use knit_model::SandboxId;
@@ -303,6 +304,32 @@ fn the_status_of_a_gateway_has_the_node_that_holds_its_addresses() {
     object.update_status(&report, at(1));
     assert_eq!(status(&object)["activeNode"], "node2");
     assert_eq!(status(&object)["held"], serde_json::json!(["192.0.2.10 on eth0"]));
+}
+
+#[test]
+fn the_status_of_a_service_address_pool_has_its_announcements_and_keeps_the_counts() {
+    let yaml = "apiVersion: podnetwork.opdev.io/v1alpha1\nkind: ServiceAddressPool\nmetadata: {name: lan}\n\
+                spec: {cidrs: [192.0.2.128/26]}\n";
+    let mut object = Object::parse(yaml).unwrap();
+    let mut report = report(object.object_ref(), Phase::Configured, vec![]);
+    let status = |object: &Object| object.to_value()["status"].clone();
+    object.update_status(&report, at(0));
+    assert_eq!(status(&object)["announced"], serde_json::Value::Null);
+    let Object::ServiceAddressPool(pool) = &mut object else { panic!("a ServiceAddressPool") };
+    let counts = AddressCounts { total: 62, used: 150, free: 0 };
+    pool.status.as_mut().unwrap().addresses = Some(counts);
+    let item = |number: u32| ItemReport {
+        field: format!("address {number}"),
+        kind: ItemKind::NodeAddress,
+        description: format!("192.0.2.{number} on eth0"),
+        links: vec![],
+        ready: true,
+    };
+    report.nodes.push(NodeReport { node: "node2".to_owned(), items: (0..150).map(item).collect() });
+    object.update_status(&report, at(1));
+    let announced = status(&object)["announced"].as_array().unwrap().clone();
+    assert_eq!((announced.len(), announced[7].as_str()), (100, Some("192.0.2.7 on eth0 of node2")));
+    assert_eq!(status(&object)["addresses"], serde_json::json!({"total": 62, "used": 150, "free": 0}));
 }
 
 #[test]

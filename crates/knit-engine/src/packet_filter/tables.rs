@@ -148,7 +148,7 @@ fn inet(features: &Features) -> FilterTable {
         table.chains.insert("snat".to_owned(), base(ChainType::Nat, Hook::Postrouting, SNAT, snat));
     }
     if features.host_ports {
-        host_ports(&mut table, features.bridge.as_ref());
+        host_ports(&mut table, features.bridge.as_ref(), features.services.is_some());
     }
     if !features.tunnel_ports.is_empty() {
         tunnel_guard(&mut table, &features.tunnel_ports);
@@ -282,8 +282,8 @@ fn link_local_range(family: IpFamily) -> IpNet {
 
 /// Maps host ports to pods (DNAT). They are also reachable through the node's IPv4 loopback: for that, packets of
 /// 127.0.0.0/8 may leave through the bridge and their replies return through it (`route_localnet`), while everything else
-/// that a pod sends to the node's loopback is dropped.
-fn host_ports(table: &mut FilterTable, bridge: Option<&IfName>) {
+/// that a pod sends to the node's loopback is dropped. Announced addresses of Services have no host ports.
+fn host_ports(table: &mut FilterTable, bridge: Option<&IfName>, has_services: bool) {
     let loopback = IpNet::new_assert([127, 0, 0, 0].into(), 8);
     let (mut ports, mut returns) = (Vec::new(), Vec::new());
     for family in IpFamily::ALL {
@@ -318,7 +318,14 @@ fn host_ports(table: &mut FilterTable, bridge: Option<&IfName>) {
     let chain = "host_ports";
     table.chains.insert(chain.to_owned(), FilterChain { base: None, rules: ports });
     for (name, hook) in [("prerouting_dnat", Hook::Prerouting), ("output_dnat", Hook::Output)] {
-        let rules = vec![FilterRule::new().to_local().jump(chain)];
+        let to_node = |family: IpFamily| {
+            let rule = FilterRule::new().family(family).to_local();
+            rule.not_in_set(&[Field::Destination(family)], &knit_service::announced_set(family)).jump(chain)
+        };
+        let rules = match has_services {
+            true => IpFamily::ALL.map(to_node).into(),
+            false => vec![FilterRule::new().to_local().jump(chain)],
+        };
         table.chains.insert(name.to_owned(), base(ChainType::Nat, hook, DNAT, rules));
     }
     let Some(bridge) = bridge else { return };

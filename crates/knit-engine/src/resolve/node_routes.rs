@@ -1,11 +1,12 @@
 //! Routes from the cluster network to the pods of other nodes, in Knit's routing table: a direct route to each node on
 //! a shared link and a VXLAN tunnel to each of the others, or WireGuard to all of them. Includes routes to egress
-//! gateways.
+//! gateways, and the load balancer addresses that this node announces.
 
 mod claimed_ranges;
 mod egress_gateways;
 mod next_hop;
 mod reachability;
+mod service_addresses;
 mod vxlan;
 mod wireguard;
 
@@ -49,6 +50,7 @@ pub(crate) fn node_routes(state: &State) -> Resolved {
         resolved.desired.default_origin = Some(origin.clone().into());
         add(state, cluster, node_routes, origin, &mut resolved);
         egress_gateways::add(state, cluster, &mut resolved);
+        service_addresses::add(state, cluster, &mut resolved);
     }
     wireguard::restore(state, &mut resolved);
     resolved.observe.host_neighbours = !resolved.observe.host_links.is_empty();

@@ -12,8 +12,10 @@ use crate::packet_filter;
 use crate::state::State;
 
 /// The addresses of nodes, of the host, of the API server, of pods and of Services.
-struct Reserved<'a> {
-    addresses: BTreeSet<IpAddr>,
+pub(crate) struct Reserved<'a> {
+    /// Of Nodes and of the API server.
+    of_nodes: BTreeSet<IpAddr>,
+    of_host: &'a BTreeSet<IpAddr>,
     api_server: BTreeSet<SocketAddr>,
     pod_ranges: Vec<IpNet>,
     service_ranges: &'a [IpNet],
@@ -21,12 +23,12 @@ struct Reserved<'a> {
 
 impl<'a> Reserved<'a> {
     /// Grows with the nodes: it is computed once for all addresses that are checked at a time.
-    fn of(state: &'a State) -> Self {
+    pub(crate) fn of(state: &'a State) -> Self {
         let api_server = state.api_server();
-        let of_nodes = state.nodes.all().flat_map(NodeInfo::all_addresses);
-        let of_api_server = api_server.iter().map(SocketAddr::ip);
+        let of_nodes = state.nodes.all().flat_map(NodeInfo::all_addresses).copied();
         Self {
-            addresses: of_nodes.chain(&state.settings.addresses).copied().chain(of_api_server).collect(),
+            of_nodes: of_nodes.chain(api_server.iter().map(SocketAddr::ip)).collect(),
+            of_host: &state.settings.addresses,
             api_server,
             pod_ranges: state.cluster().map(packet_filter::all_pod_ranges).unwrap_or_default(),
             service_ranges: &state.service_ranges,
@@ -40,7 +42,12 @@ impl<'a> Reserved<'a> {
     }
 
     fn has_external_ip(&self, address: IpAddr) -> bool {
-        self.addresses.contains(&address) || self.is_for_none(address)
+        self.of_host.contains(&address) || self.has_announced(address)
+    }
+
+    /// No node may announce these for a Service. What this node announces already is an address of its host.
+    pub(crate) fn has_announced(&self, address: IpAddr) -> bool {
+        self.of_nodes.contains(&address) || self.is_for_none(address)
     }
 
     /// The IP of a load balancer may be the address of a node: it comes from the implementation of load balancers, which may use
@@ -111,16 +118,18 @@ pub(super) fn restrict(state: &mut State, service: Service) -> Service {
 }
 
 /// Nodes, addresses of the host or of the API server, or the ranges of pods or Services, changed: external IPs may be theirs from
-/// now on, or no longer.
-pub(crate) fn on_reserved_change(state: &mut State) {
+/// now on, or no longer. Returns the Services concerned.
+pub(crate) fn on_reserved_change(state: &mut State) -> BTreeSet<ServiceKey> {
+    let mut all_affected = BTreeSet::new();
     if !state.services.with_external_ips.is_empty() {
         let reserved = Reserved::of(state);
         let all = state.services.with_external_ips.values();
         let all: Vec<Service> = all.map(|service| reserved.remove_from(service.clone())).collect();
         for service in all {
-            let affected = state.services.index.apply_service(service);
-            state.services.pending.extend(affected);
+            all_affected.extend(state.services.index.apply_service(service));
         }
+        state.services.pending.extend(all_affected.iter().cloned());
     }
     queue(state);
+    all_affected
 }

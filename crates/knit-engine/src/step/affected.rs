@@ -25,7 +25,7 @@ pub(super) fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
             // Only a virtual machine's unit has to reject them.
             IntentSpec::Socket(spec) => &spec.pods,
             IntentSpec::PluginChain(spec) => &spec.pods,
-            IntentSpec::NodeRoutes(_) | IntentSpec::EgressGateway(_) => {
+            IntentSpec::NodeRoutes(_) | IntentSpec::EgressGateway(_) | IntentSpec::ServiceAddresses(_) => {
                 units.insert(Unit::NodeRoutes);
                 continue;
             }

@@ -13,6 +13,7 @@ use crate::event::{Record, Unit};
 use crate::packet_filter;
 use crate::pending_calls;
 use crate::resolve;
+use crate::service_announcements;
 use crate::state::{ObjectKey, State, StoredObject};
 
 /// An object was created or changed.
@@ -34,6 +35,7 @@ pub(crate) fn object_applied(state: &mut State, object: StoredObject, effects: &
     quota::on_object_change(state, &key);
     packet_filter::on_object_change(state, &key);
     egress::on_object_change(state, &key, effects);
+    service_announcements::on_object_change(state, &key, effects);
     effects.changed(BTreeSet::from([key]));
 }
 
@@ -46,6 +48,7 @@ pub(crate) fn object_deleted(state: &mut State, key: &ObjectKey, effects: &mut E
     requeue_blocked(state, key);
     packet_filter::on_object_change(state, key);
     egress::on_object_change(state, key, effects);
+    service_announcements::on_object_change(state, key, effects);
     effects.changed(BTreeSet::from([key.clone()]));
 }
 

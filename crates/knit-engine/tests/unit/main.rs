@@ -35,6 +35,7 @@ mod quotas;
 mod reconcile;
 mod routing;
 mod segments;
+mod service_announcements;
 mod stacked_interfaces;
 mod support;
 mod tenant_ranges;

@@ -74,6 +74,7 @@ impl Node {
             cluster_ips: CLUSTER_IPS.iter().map(|address| address.parse().unwrap()).collect(),
             external_ips: vec!["203.0.113.1".parse().unwrap()],
             load_balancer_ips: vec!["203.0.113.2".parse().unwrap(), "203.0.113.3".parse().unwrap()],
+            announced: false,
             source_ranges: Vec::new(),
             ports: [Protocol::Tcp, Protocol::Udp].map(port).to_vec(),
             affinity: None,

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first unexpected value")]
 
 mod affinity;
+mod announced;
 mod changes;
 mod endpoints;
 mod frontends;

@@ -80,6 +80,18 @@ impl Cluster<'_> {
         let node_port_of = |service: &Service| {
             service.ports.iter().position(|one| (one.protocol, one.node_port) == (protocol, Some(port)))
         };
+        let mut announcing = services.iter().filter(has_cluster_ip).filter(|service| service.announced);
+        let announced = announcing.find(|service| service.load_balancer_ips.contains(&destination));
+        if let Some(service) = announced.filter(|_| connection.to_node_ports) {
+            return Decision::Denied {
+                to: ServiceMatch {
+                    service: service.key.clone(),
+                    port: String::new(),
+                    frontend: FrontendKind::LoadBalancer,
+                },
+                reason: DenyReason::NoSuchPort,
+            };
+        }
         let mut at_node = services.iter().filter(has_cluster_ip);
         match at_node.find(|service| connection.to_node_ports && node_port_of(service).is_some()) {
             Some(service) if is_served(service, &service.ports[node_port_of(service).unwrap()]) => {

@@ -102,17 +102,19 @@ fn any_service() -> impl Strategy<Value = Service> {
         subsequence(EXTERNAL.to_vec(), 0..=2),
         subsequence(RANGES.to_vec(), 0..=2),
     );
-    let policies = (any::<bool>(), any::<bool>(), select(vec![None, None, Some(60), Some(10_800)]), 0..3i64);
+    let affinity = select(vec![None, None, Some(60), Some(10_800)]);
+    let policies = (any::<bool>(), any::<bool>(), any::<bool>(), affinity, 0..3i64);
     let ports = proptest::collection::vec(port(), 1..=3);
     (addresses, ports, policies).prop_map(|(addresses, ports, policies)| {
         let (number, other, families, external, balanced, ranges) = addresses;
-        let (internal_local, external_local, affinity, created) = policies;
+        let (announced, internal_local, external_local, affinity, created) = policies;
         let ips = |all: Vec<&str>| all.into_iter().map(ip).collect();
         Service {
             key: service_key(number),
             cluster_ips: families.into_iter().map(|family| cluster_ip(number ^ other, family)).collect(),
             external_ips: ips(external),
             load_balancer_ips: ips(balanced),
+            announced,
             source_ranges: ranges.into_iter().map(|range| range.parse().unwrap()).collect(),
             ports: distinct(ports),
             affinity,

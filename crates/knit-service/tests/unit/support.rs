@@ -51,6 +51,7 @@ pub fn service(name: &str, cluster_ips: &[&str]) -> Service {
         cluster_ips: cluster_ips.iter().map(|address| ip(address)).collect(),
         external_ips: Vec::new(),
         load_balancer_ips: Vec::new(),
+        announced: false,
         source_ranges: Vec::new(),
         ports: vec![ServicePort { name: String::new(), protocol: Protocol::Tcp, port: 80, node_port: None }],
         affinity: None,

@@ -1,4 +1,5 @@
-//! A stolen token of the controller: it may create Deployments for PodConfigs, and writes status and finalizers of all kinds.
+//! A stolen token of the controller: it may create Deployments for PodConfigs, and writes status and finalizers of all kinds,
+//! and addresses of Services.
 
 use serde_json::{Value, json};
 
@@ -191,6 +192,78 @@ fn network_of_a_tenant_deleted() {
     let stage = stage();
     let delete = ["-n", stage.victim.name.as_str(), "delete", "virtualnetwork", "blue", "--dry-run=server"];
     assert_denied(as_controller(&delete), SEGMENTS_ONLY);
+}
+
+/// A Service of this load balancer class in the attacker's namespace, and the arguments that patch its status.
+fn service_status(stage: &Stage, name: &str, class: &str) -> Vec<String> {
+    let service = json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name},
+        "spec": {"type": "LoadBalancer", "loadBalancerClass": class, "ports": [{"port": 80}]},
+    });
+    let namespace = stage.attacker.name.as_str();
+    let (applied, output) = feed(&["-n", namespace, "apply", "-f", "-"], &service.to_string());
+    assert!(applied, "{output}");
+    let patch = ["-n", namespace, "patch", "service", name, "--subresource=status", "--dry-run=server"];
+    patch.map(str::to_owned).into()
+}
+
+fn patch_service(args: &[String], patch: &Value) -> (bool, String) {
+    let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let patch = patch.to_string();
+    args.extend(["--type=merge", "-p", &patch]);
+    as_controller(&args)
+}
+
+const OWN_CLASS: &str = "knit.opdev.io/load-balancer";
+
+fn ingress(mode: &str) -> Value {
+    json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.10", "ipMode": mode}]}}})
+}
+
+#[test]
+fn an_address_of_knits_class_is_accepted() {
+    let patch = service_status(&stage(), "own-class", OWN_CLASS);
+    let (accepted, output) = patch_service(&patch, &ingress("VIP"));
+    assert!(accepted, "{output}");
+}
+
+#[test]
+fn address_of_a_service_of_another_class() {
+    let patch = service_status(&stage(), "other-class", "example.com/other");
+    assert_denied(patch_service(&patch, &ingress("VIP")), "another load balancer class");
+}
+
+#[test]
+fn address_that_no_node_announces() {
+    let patch = service_status(&stage(), "proxied", OWN_CLASS);
+    assert_denied(patch_service(&patch, &ingress("Proxy")), "only addresses that nodes announce");
+}
+
+#[test]
+fn labels_and_conditions_of_a_service() {
+    let patch = service_status(&stage(), "labels", OWN_CLASS);
+    let labels = json!({"metadata": {"labels": {"app": "other"}}});
+    assert_denied(patch_service(&patch, &labels), "may not change the metadata");
+    let condition = json!({
+        "type": "example.com/Other",
+        "status": "True",
+        "reason": "x",
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    let conditions = json!({"status": {"conditions": [condition]}});
+    assert_denied(patch_service(&patch, &conditions), "only addresses and its own condition");
+}
+
+#[test]
+fn spec_of_a_service() {
+    let stage = stage();
+    service_status(&stage, "spec", OWN_CLASS);
+    let patch = r#"{"spec":{"externalIPs":["192.0.2.10"]}}"#;
+    let service = ["-n", stage.attacker.name.as_str(), "patch", "service", "spec", "--dry-run=server"];
+    assert_denied(as_controller(&[&service[..], &["--type=merge", "-p", patch]].concat()), FORBIDDEN);
 }
 
 #[test]

@@ -23,6 +23,7 @@ macro_rules! pages_here {
             networkquota => "docs/kinds/networkquota.md",
             podaddresspool => "docs/kinds/podaddresspool.md",
             egressgateway => "docs/kinds/egressgateway.md",
+            serviceaddresspool => "docs/kinds/serviceaddresspool.md",
             standalone => "docs/standalone.md",
             extensions => "docs/extensions.md",
             migrate_from_cni => "docs/migrate-from-cni.md",

@@ -10,6 +10,8 @@ use serde::Deserialize;
 use super::addresses::{addresses, source_ranges};
 use super::lenient::{Lenient, number};
 
+/// The condition in the status of a Service that tells whether the controller assigned its addresses.
+const ADDRESS_ASSIGNED: &str = "knit.opdev.io/AddressAssigned";
 /// The affinity timeout that Kubernetes defaults to.
 const AFFINITY_SECONDS: u32 = 10_800;
 
@@ -100,6 +102,14 @@ struct ClientIp {
 #[serde(rename_all = "camelCase", default)]
 struct Status {
     load_balancer: LoadBalancer,
+    conditions: Vec<Condition>,
+}
+
+#[derive(Deserialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -145,12 +155,15 @@ fn translate(key: ServiceKey, created: i64, spec: Spec, status: Status) -> Optio
     let has_affinity = spec.session_affinity.as_deref() == Some("ClientIP");
     let seconds = spec.session_affinity_config.client_ip.timeout_seconds;
     let seconds = seconds.and_then(|seconds| seconds.try_into().ok()).unwrap_or(AFFINITY_SECONDS);
+    let is_assigned = |one: &Condition| one.kind == ADDRESS_ASSIGNED && one.status == "True";
+    let announced = kind == "LoadBalancer" && status.conditions.iter().any(is_assigned);
     Some(Service {
         key,
         created,
         cluster_ips,
         external_ips: addresses(&spec.external_ips),
         load_balancer_ips: addresses(&virtual_ips),
+        announced,
         source_ranges: source_ranges(&spec.load_balancer_source_ranges),
         ports: spec.ports.into_iter().filter_map(port).collect(),
         affinity: has_affinity.then_some(seconds),
@@ -236,6 +249,21 @@ mod tests {
         assert_eq!(first.ports.iter().map(|one| (one.port, one.node_port)).collect::<Vec<_>>(), [(80, None)]);
         assert_eq!((first.affinity, first.health_check_node_port), (Some(AFFINITY_SECONDS), None));
         assert_eq!(services.next(), Some(None), "what is not understood is not translated");
+    fn only_addresses_that_the_controller_assigned_are_announced() {
+        let announced = |kind: &str, condition: &str, value: &str| {
+            let status = json!({
+                "loadBalancer": {"ingress": [{"ip": "203.0.113.1", "ipMode": "VIP"}]},
+                "conditions": [{"type": condition, "status": value, "reason": "x", "message": ""}],
+            });
+            watched(json!({"type": kind, "clusterIPs": ["10.96.0.7"]}), status)
+                .into_service()
+                .unwrap()
+                .announced
+        };
+        assert!(announced("LoadBalancer", ADDRESS_ASSIGNED, "True"));
+        assert!(!announced("LoadBalancer", ADDRESS_ASSIGNED, "False"));
+        assert!(!announced("LoadBalancer", "example.com/Assigned", "True"));
+        assert!(!announced("ClusterIP", ADDRESS_ASSIGNED, "True"));
     }
 
     #[test]

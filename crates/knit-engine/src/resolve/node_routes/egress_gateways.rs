@@ -16,6 +16,7 @@ use super::{ClaimedRanges, NodePath, add_route, choose, gateway_of, put_rule, vx
 use crate::cluster::ClusterNetwork;
 use crate::egress::{GatewayLocation, ResolvedGateway};
 use crate::resolve::Resolved;
+use crate::service_announcements::is_unconfirmed;
 use crate::state::{ObjectKey, State};
 
 /// The next hop to each node, by name and by whether it is for IPv6.
@@ -83,7 +84,7 @@ fn add_address(
     let own = cluster.node_routes.and_then(|node_routes| node_routes.local_node.as_ref());
     match gateway.locate(own, address)? {
         GatewayLocation::Local(link) => {
-            add_local_address(gateway, address, link, origin, resolved);
+            add_local_address(gateway.key, address, link, origin, resolved);
             Ok(())
         }
         GatewayLocation::Remote(node) => {
@@ -99,9 +100,9 @@ fn add_address(
     }
 }
 
-/// Adds the gateway address to this node.
-fn add_local_address(
-    gateway: &ResolvedGateway<'_>,
+/// Adds an address to this node, which the node never uses as source itself.
+pub(super) fn add_local_address(
+    object: &ObjectKey,
     address: IpAddr,
     link: &IfName,
     origin: &Provenance,
@@ -117,7 +118,7 @@ fn add_local_address(
     let (field, kind) = (origin.field.clone(), ItemKind::NodeAddress);
     let description = format!("{address} on {link}");
     let item = ItemReport { field, kind, description, links: vec![link.clone()], ready: true };
-    resolved.unit_state.items.push((gateway.key.clone(), item));
+    resolved.unit_state.items.push((object.clone(), item));
 }
 
 /// Routes marked packets of pods to the active node. The rule matches the input interface, since encapsulated packets
@@ -144,16 +145,18 @@ fn add_route_to_gateway(
     }
 }
 
-/// Removes gateway addresses that a local link already has from elsewhere. Until the node watch has synced, this node
-/// keeps existing gateway addresses and adds none: its election result may be outdated.
+/// Removes gateway and load balancer addresses that a local link already has from elsewhere. Until the watches have
+/// synced that its elections follow from, this node keeps existing ones and adds none: the last results may be outdated.
 pub(crate) fn drop_conflicting_addresses(state: &State, resolved: &mut Resolved, observed: &NetState) {
     let Some(there) = observed.scopes.get(&Scope::Host) else { return };
     let is_foreign = |address: &Address| {
         let is_same = |other: &Address| !other.owned && other.address.addr() == address.address.addr();
         there.addresses.values().any(is_same)
     };
-    let is_early =
-        |address: &Address| !state.nodes.has_synced() && !there.addresses.contains_key(&address.key());
+    let is_early = |address: &Address| {
+        let is_unconfirmed = is_unconfirmed(state, address.address.addr());
+        (is_unconfirmed || !state.nodes.has_synced()) && !there.addresses.contains_key(&address.key())
+    };
     let is_refused = |address: &&Address| is_foreign(address) || is_early(address);
     let requested = resolved.desired.state.scope(&Scope::Host).addresses.values();
     let refused: Vec<Address> = requested.filter(|one| one.deprecated).filter(is_refused).cloned().collect();

@@ -37,6 +37,7 @@ fn service(name: &str, cluster_ip: &str) -> Service {
         cluster_ips: vec![cluster_ip.parse().unwrap()],
         external_ips: Vec::new(),
         load_balancer_ips: Vec::new(),
+        announced: false,
         source_ranges: Vec::new(),
         ports: vec![ServicePort { name: String::new(), protocol: Protocol::Udp, port: 53, node_port: None }],
         affinity: None,

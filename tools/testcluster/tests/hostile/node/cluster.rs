@@ -153,6 +153,11 @@ fn egressgateway_created() {
 }
 
 #[test]
+fn serviceaddresspool_created() {
+    assert_creation_denied(&object("ServiceAddressPool", &json!({"cidrs": ["192.0.2.10/32"]})));
+}
+
+#[test]
 fn podaddresspool_created() {
     assert_creation_denied(&object("PodAddressPool", &json!({"cidr": "10.66.0.0/16"})));
 }

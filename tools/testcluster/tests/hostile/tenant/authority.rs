@@ -23,6 +23,11 @@ fn egressgateway_of_a_tenant() {
 }
 
 #[test]
+fn serviceaddresspool_of_a_tenant() {
+    assert_kind_denied("ServiceAddressPool", "mine", json!({"cidrs": ["192.0.2.10/32"]}));
+}
+
+#[test]
 fn uplink_of_a_tenant() {
     assert_kind_denied("Uplink", "mine", json!({"link": "eth0", "namespaces": ["*"]}));
 }
