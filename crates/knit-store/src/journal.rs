@@ -18,7 +18,6 @@ use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::format::Format;
 use crate::history::History;
-use crate::json;
 use crate::line;
 use crate::lock::Lock;
 use crate::open;
@@ -179,7 +178,7 @@ where
     fn json(&self, value: &impl Serialize) -> Result<Vec<u8>> {
         let error = |source| Error::Serialize { dir: self.disk.dir().to_owned(), source };
         let mut bytes = Vec::with_capacity(RECORD_BYTES);
-        json::append(&mut bytes, value).map_err(error)?;
+        serde_json::to_writer(&mut bytes, value).map_err(error)?;
         Ok(bytes)
     }
 

@@ -26,7 +26,6 @@ pub mod error;
 pub mod format;
 pub mod history;
 pub mod journal;
-mod json;
 mod line;
 mod lock;
 mod open;
