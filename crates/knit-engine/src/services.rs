@@ -18,8 +18,8 @@ use knit_model::filter::field::IpFamily;
 use knit_model::filter::{ElementData, ElementKey, Filter, FilterSet, FilterTable, TableFamily};
 use knit_model::provenance::{Dialect, Provenance};
 use knit_service::{
-    Announced, BackendChain, EndpointSlice, Frontend, HealthCheck, NodeFacts, Service, ServiceIndex, ServiceKey,
-    SliceKey, UdpFrontends, chain_elements, dispatch, is_dynamic_set, is_service_name, pod_set,
+    Announced, BackendChain, EndpointSlice, Frontend, HealthCheck, NodeFacts, Service, ServiceIndex,
+    ServiceKey, SliceKey, UdpFrontends, chain_elements, dispatch, is_dynamic_set, is_service_name, pod_set,
 };
 use serde::{Deserialize, Serialize};
 

@@ -330,6 +330,7 @@ fn listed(at: usize, ready: &[usize]) -> NodeEvent {
         is_local: other == at,
         ranges: ranges(other),
         addresses: own(other).iter().map(|text| text.parse().unwrap()).collect(),
+        other_addresses: Vec::new(),
         is_ready: ready.contains(&other),
         key: None,
     };

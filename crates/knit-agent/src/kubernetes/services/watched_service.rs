@@ -249,6 +249,9 @@ mod tests {
         assert_eq!(first.ports.iter().map(|one| (one.port, one.node_port)).collect::<Vec<_>>(), [(80, None)]);
         assert_eq!((first.affinity, first.health_check_node_port), (Some(AFFINITY_SECONDS), None));
         assert_eq!(services.next(), Some(None), "what is not understood is not translated");
+    }
+
+    #[test]
     fn only_addresses_that_the_controller_assigned_are_announced() {
         let announced = |kind: &str, condition: &str, value: &str| {
             let status = json!({
