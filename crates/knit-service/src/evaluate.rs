@@ -40,7 +40,7 @@ pub enum SourceClass {
     /// On this node.
     Node,
     /// Anywhere else.
-    Outside,
+    External,
 }
 
 /// A kind of frontend.
@@ -224,7 +224,7 @@ impl ServiceIndex {
         let (is_local, masquerade) = match (is_internal, service.external_local) {
             (true, _) => (service.internal_local, class != SourceClass::Pod),
             (false, false) => (false, true),
-            (false, true) => (class == SourceClass::Outside, class == SourceClass::Node),
+            (false, true) => (class == SourceClass::External, class == SourceClass::Node),
         };
         let backends = if is_local { chosen.local } else { chosen.cluster };
         if backends.is_empty() {

@@ -143,7 +143,7 @@ impl Cluster<'_> {
             _ if !service.external_local => (false, true),
             (_, SourceClass::Pod) => (false, false),
             (_, SourceClass::Node) => (false, true),
-            (_, SourceClass::Outside) => (true, false),
+            (_, SourceClass::External) => (true, false),
         };
         let usable = |is_used: &dyn Fn(&Endpoint) -> bool| -> BTreeSet<Backend> {
             all.iter().filter(|(_, endpoint)| is_used(endpoint)).map(|(backend, _)| *backend).collect()

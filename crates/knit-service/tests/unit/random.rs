@@ -360,5 +360,5 @@ proptest! {
 #[test]
 fn random_clients_are_of_every_class() {
     let classes: BTreeSet<SourceClass> = connections().iter().map(|one| one.source_class).collect();
-    assert_eq!(classes, [SourceClass::Pod, SourceClass::Node, SourceClass::Outside].into());
+    assert_eq!(classes, [SourceClass::Pod, SourceClass::Node, SourceClass::External].into());
 }

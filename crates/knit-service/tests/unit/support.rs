@@ -126,7 +126,7 @@ pub fn connection_to(source: IpAddr, destination: IpAddr, protocol: Protocol, po
     } else if node_addresses().contains(&source) {
         SourceClass::Node
     } else {
-        SourceClass::Outside
+        SourceClass::External
     };
     let to_node_ports = node_addresses().contains(&destination) && !destination.is_loopback();
     Connection { source, source_class, destination, to_node_ports, protocol, port }

@@ -227,8 +227,8 @@ def resumed(stub, events):
     same(later[-1].change, watch_pb2.CHANGE_BOOKMARK, "the end of what was missed")
     check(later[-1].position.sequence > middle.position.sequence, later)
 
-    elsewhere = watch_pb2.WatchRequest(after=node_pb2.Position(epoch="another", sequence=1))
-    refused(lambda: next(stub.Watch(elsewhere)), grpc.StatusCode.OUT_OF_RANGE, "PositionGone")
+    foreign = watch_pb2.WatchRequest(after=node_pb2.Position(epoch="another", sequence=1))
+    refused(lambda: next(stub.Watch(foreign)), grpc.StatusCode.OUT_OF_RANGE, "PositionGone")
 
 
 def main():
