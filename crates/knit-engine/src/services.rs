@@ -147,9 +147,12 @@ impl State {
         announced.map(|service| service.key.clone()).collect()
     }
 
-    /// The addresses of a Service that Knit announces, each with the nodes that may do so.
+    /// The addresses of a Service that Knit announces, each with the nodes that may do so. Reserved ones are among them: the node that
+    /// would announce them reports why it does not.
     pub(crate) fn announced_addresses(&self, key: &ServiceKey) -> Announced {
-        self.services.index.announced(key)
+        let mut all = self.services.index.announced(key);
+        all.extend(reserved::refused_balancers(self, key).map(|address| (address, None)));
+        all
     }
 
     /// The health checks of Services with local endpoints, by port of the node.

@@ -91,6 +91,20 @@ fn is_special(address: IpAddr) -> bool {
         }
 }
 
+/// The announced IPs of a Service's load balancer that were taken from it.
+pub(super) fn refused_balancers(state: &State, key: &ServiceKey) -> impl Iterator<Item = IpAddr> {
+    let all = state.services.with_external_ips.get(key).filter(|service| service.announced);
+    let all = all.map(|service| service.load_balancer_ips.clone()).unwrap_or_default();
+    let used = state.services.index.service(key).map(|service| service.load_balancer_ips.as_slice());
+    let is_complete = used.is_some_and(|used| all.iter().all(|address| used.contains(address)));
+    // The index leaves out what exceeds its limits, too.
+    let open = match (is_complete, state.services.with_external_ips.get(key)) {
+        (false, Some(service)) => Reserved::of(state).remove_from(service.clone()).load_balancer_ips,
+        _ => all.clone(),
+    };
+    all.into_iter().filter(move |address| !open.contains(address))
+}
+
 /// These are all Services: returns them without external and load balancer IPs that belong to others.
 pub(super) fn restrict_all(state: &mut State, services: Vec<Service>) -> Vec<Service> {
     state.services.with_external_ips.clear();
