@@ -14,7 +14,7 @@ const STEP: u32 = 32;
 /// The chains that are there for the Services of an index.
 pub(super) fn needed(index: &ServiceIndex) -> BTreeSet<BackendChain> {
     let used = index.chains();
-    let mut steps: BTreeSet<(Scope, u32)> = [(Scope::Cluster, 0)].into();
+    let mut steps: BTreeSet<(Scope, u32)> = [(Scope::Cluster, 0), (Scope::Local, 0)].into();
     steps.extend(used.iter().filter_map(|chain| match chain {
         BackendChain::Choose { scope, slots } => Some((*scope, slots.saturating_sub(1) / STEP)),
         BackendChain::Recall { .. } => None,
