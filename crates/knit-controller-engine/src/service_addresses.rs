@@ -1,7 +1,7 @@
 //! Load balancer addresses: Services of type LoadBalancer get addresses of ServiceAddressPools.
 //!
 //! Nothing is stored besides the status of each Service: its ingress is the address, and the condition
-//! [`CONDITION`] tells that Knit assigned it. Only addresses with that condition are ever withdrawn. A write is based
+//! [`CONDITION`] means that Knit assigned it. Only addresses with that condition are withdrawn. A write is based
 //! on the resourceVersion that the decision followed from, so that it fails if the Service has changed since; until the
 //! watch returns its result, the address counts as assigned.
 
@@ -43,7 +43,7 @@ pub struct NodeAddresses {
 /// The state of load balancer addresses.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ServiceAddresses {
-    /// Whether agents translate Services: otherwise nobody announces addresses, and none is assigned.
+    /// Whether agents translate Services: otherwise addresses are neither announced nor assigned.
     enabled: bool,
     services: BTreeMap<Name, TrackedService>,
     nodes: BTreeMap<String, NodeAddresses>,

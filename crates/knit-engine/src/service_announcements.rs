@@ -111,7 +111,7 @@ pub(crate) fn on_node_change(state: &mut State, effects: &mut Effects) {
 /// Elects the node of every address again.
 fn elect_all(state: &mut State, effects: &mut Effects) {
     if !state.translates_services() {
-        // Without translation nobody serves the addresses.
+        // Without translation connections to the addresses are not served.
         state.announcements.by_service.clear();
         state.announcements.is_complete = false;
         return record(state, effects);

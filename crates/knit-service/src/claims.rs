@@ -17,7 +17,7 @@ use crate::service::{Frontend, ServiceKey};
 pub(crate) enum Claim {
     /// Connections to a frontend.
     Frontend(Frontend),
-    /// An address as cluster IP; for all with a lower rank, that it belongs to nobody with more rights to it.
+    /// An address as cluster IP; for all with a lower rank, that no claimant with a higher rank has it.
     Address(IpAddr),
     /// The element about connections of a local backend to itself.
     Hairpin(IpAddr),

@@ -23,7 +23,7 @@ fn other(at: usize) -> usize {
 #[test]
 fn a_client_reaches_pods_on_both_nodes_and_another_node_takes_over_within_two_seconds() {
     let mut cluster = AnnouncingCluster::new("lbfail");
-    assert!(cluster.get(&cluster.client, ADDRESSES[0], PORT).is_err(), "nobody announces it");
+    assert!(cluster.get(&cluster.client, ADDRESSES[0], PORT).is_err(), "no node announces it");
     cluster.serve(false, &[A, B]);
     cluster.delete_service();
     let before = cluster.dumps();

@@ -161,7 +161,7 @@ fn intents<'a>(state: &'a State, kind: &'a str) -> impl Iterator<Item = IntentSp
     translated.flat_map(|translation| translation.intents).map(|intent| intent.spec)
 }
 
-/// Ranges of pods, and cluster IPs, which tell where the ranges of Services are.
+/// Ranges of pods, and cluster IPs, which show where the ranges of Services are.
 fn used_ranges(state: &State) -> Vec<(IpNet, String)> {
     let pools = intents(state, "PodAddressPool").filter_map(|spec| match spec {
         IntentSpec::AddressPool(pool) => {

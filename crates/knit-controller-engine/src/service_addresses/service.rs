@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 /// The load balancer class of Services whose addresses Knit assigns.
 pub const CLASS: &str = "knit.opdev.io/load-balancer";
-/// The type of the condition in the status of a Service that tells whether Knit assigned its addresses.
+/// The type of a Service's condition: whether Knit assigned its addresses.
 pub const CONDITION: &str = "knit.opdev.io/AddressAssigned";
 
 /// What the assignment of addresses depends on in a Service.

@@ -82,7 +82,7 @@ pub struct AddressCounts {
     pub total: i64,
     /// used is the number of addresses that Services have from this pool.
     pub used: i64,
-    /// free is the number of addresses that nobody is known to use.
+    /// free is the number of addresses that are not in use, as far as is known.
     pub free: i64,
 }
 

@@ -10,12 +10,12 @@ pub(super) fn addresses(texts: &[String]) -> Vec<IpAddr> {
     texts.iter().filter_map(|text| address(text)).collect()
 }
 
-/// The source ranges of a load balancer. One that cannot be parsed allows nobody, in both families: a family without ranges would
+/// The source ranges of a load balancer. One that cannot be parsed allows no client, in both families: a family without ranges would
 /// be open to all.
 pub(super) fn source_ranges(texts: &[String]) -> Vec<IpNet> {
-    let nobody =
+    let no_client =
         || [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()].map(IpNet::from).into();
-    texts.iter().flat_map(|text| range(text).map_or_else(nobody, |range| vec![range])).collect()
+    texts.iter().flat_map(|text| range(text).map_or_else(no_client, |range| vec![range])).collect()
 }
 
 fn address(text: &str) -> Option<IpAddr> {

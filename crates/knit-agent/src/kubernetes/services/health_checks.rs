@@ -2,7 +2,7 @@
 //! has endpoints here.
 //!
 //! Anybody who reaches the node reaches these ports, pods too: connections are limited in number and time, those of all ports
-//! together. A new one ends the oldest, so that clients which do not finish their requests keep nobody out.
+//! together. A new one ends the oldest, so that unfinished requests do not block other clients.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;

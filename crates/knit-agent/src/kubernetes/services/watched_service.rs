@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::addresses::{addresses, source_ranges};
 use super::lenient::{Lenient, number};
 
-/// The condition in the status of a Service that tells whether the controller assigned its addresses.
+/// The condition of a Service: whether the controller assigned its addresses.
 const ADDRESS_ASSIGNED: &str = "knit.opdev.io/AddressAssigned";
 /// The affinity timeout that Kubernetes defaults to.
 const AFFINITY_SECONDS: u32 = 10_800;
